@@ -153,6 +153,36 @@ TUTTI_DEVICE void read_envelope(const Link& link, Envelope& envelope) {
   __builtin_memcpy(&envelope, words, sizeof(envelope));
 }
 
+// Whether the connection has a free slot for the next message. `link` must be its sending end. The counter of released
+// slots is read only if the credits that the last read has shown are used up.
+template <class Faults>
+TUTTI_DEVICE bool has_credit(Link& link) {
+  const std::uint64_t slots = link.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;
+  if (link.released + slots > link.number) return true;
+  link.released = port::load_acquire(&link.own->counter);
+  return link.released + slots > link.number;
+}
+
+// Tells the peer how many messages this end has posted or, at a receiving end, how many slots it has given back.
+// `releases`: what this block has stored and loaded before takes effect first.
+TUTTI_DEVICE void tell_peer(const Link& link, bool releases) {
+  if (releases)
+    port::store_release(&link.peer->counter, link.number);
+  else
+    port::store_relaxed(&link.peer->counter, link.number);
+}
+
+// Hands over the last message of the connection, which link.number already counts.
+template <class Faults>
+TUTTI_DEVICE void post_message(const Link& link, const Envelope& envelope) {
+  Word16 words[2];
+  __builtin_memcpy(words, &envelope, sizeof(words));
+  Envelope* to = link.envelopes + ((link.number - 1) & link.slot_mask);
+  port::store16(to, words[0]);
+  port::store16(reinterpret_cast<std::byte*>(to) + 16, words[1]);
+  tell_peer(link, Faults::kReleasesTail);
+}
+
 TUTTI_DEVICE std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Loads the channel's links and its state into shared memory. They are not contiguous in global memory, so each thread

@@ -217,6 +217,9 @@ struct alignas(16) Call {
 };
 static_assert(sizeof(Call) % 16 == 0);
 
+// A launch for short messages has this many threads per block, unless the settings say fewer.
+inline constexpr std::uint32_t kShortThreads = 128;
+
 inline constexpr std::uint32_t kInlineCalls = 8;
 inline constexpr std::size_t kLaunchBytes = 4096 - 64;  // CUDA's limit for kernel parameters, minus 64 bytes in reserve
 

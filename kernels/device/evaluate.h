@@ -298,14 +298,8 @@ class Evaluator {
 
   TUTTI_DEVICE void prepare_send(std::uint32_t entry) {
     Link& link = link_of(entry);
-    const std::uint64_t slots = link.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;
-    if (link.released + slots <= link.number) {
-      const Outcome outcome = wait_until(bounds_of(call_), [&] {
-        link.released = port::load_acquire(&link.own->counter);
-        return link.released + slots > link.number;
-      });
-      if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
-    }
+    const Outcome outcome = wait_until(bounds_of(call_), [&] { return has_credit<Faults>(link); });
+    if (outcome != Outcome::kReady) return give_up(outcome, peer_of(entry), shared_.prepared);
     const std::uint32_t destination = 1 + entry - step_->receive_count;
     std::byte* slot = slot_of(link);
     if constexpr (kSimple) {
@@ -458,24 +452,12 @@ class Evaluator {
     Link& link = link_of(entry);
     if (entry < step_->receive_count) {
       // With LL and LL128, all loads of data have completed, because their flags were checked. So no fence is needed.
-      if constexpr (kSimple && Faults::kReleasesCredit)
-        port::store_release(&link.peer->counter, link.number);
-      else
-        port::store_relaxed(&link.peer->counter, link.number);
-      return;
+      return tell_peer(link, kSimple && Faults::kReleasesCredit);
     }
     if constexpr (kSimple) {
       const Delivery& delivery = shared_.deliveries[entry];
-      Envelope envelope{bytes, call_.digest, delivery.carrier, {}, delivery.window, 0, delivery.bytes_offset};
-      Word16 words[2];
-      __builtin_memcpy(words, &envelope, sizeof(words));
-      Envelope* to = link.envelopes + ((link.number - 1) & link.slot_mask);
-      port::store16(to, words[0]);
-      port::store16(reinterpret_cast<std::byte*>(to) + 16, words[1]);
-      if constexpr (Faults::kReleasesTail)
-        port::store_release(&link.peer->counter, link.number);
-      else
-        port::store_relaxed(&link.peer->counter, link.number);
+      post_message<Faults>(link,
+                           {bytes, call_.digest, delivery.carrier, {}, delivery.window, 0, delivery.bytes_offset});
     }
   }
 

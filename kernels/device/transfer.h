@@ -60,7 +60,7 @@ class TransferOwner {
   TUTTI_DEVICE void look(TransferShared& shared, std::uint32_t self, port::Site site = port::Site::current()) {
     shared.bytes[self] = 0;
     if (!unfinished()) return;
-    if (queue_.sends != 0 ? !has_credit() : tail_of<Faults>(link_) <= link_.number) {
+    if (!may_move()) {
       const Outcome outcome = timer_.check(site);
       if (outcome == Outcome::kReady && !peer_has_left()) return;
       if (outcome == Outcome::kReady) report(Failure::kLeft);
@@ -88,19 +88,11 @@ class TransferOwner {
 
   // Called when all threads of the block have moved the message that look() has found.
   TUTTI_DEVICE void post() {
-    if (queue_.sends != 0) {
-      Envelope envelope{bytes_, part_.digest, Carrier::kSlot, {}, kNoWindow, 0, 0};
-      Word16 words[2];
-      __builtin_memcpy(words, &envelope, sizeof(words));
-      Envelope* to = link_.envelopes + (link_.number & link_.slot_mask);
-      port::store16(to, words[0]);
-      port::store16(reinterpret_cast<std::byte*>(to) + 16, words[1]);
-    }
     ++link_.number;
-    if (queue_.sends != 0 ? Faults::kReleasesTail : Faults::kReleasesCredit)
-      port::store_release(&link_.peer->counter, link_.number);
+    if (queue_.sends != 0)
+      post_message<Faults>(link_, {bytes_, part_.digest, Carrier::kSlot, {}, kNoWindow, 0, 0});
     else
-      port::store_relaxed(&link_.peer->counter, link_.number);
+      tell_peer(link_, Faults::kReleasesCredit);
     moved_ += bytes_;
     if (moved_ < part_.bytes) return;
     ++part_index_;
@@ -122,11 +114,9 @@ class TransferOwner {
     part_ = (launch_.parts == nullptr ? launch_.inline_parts : launch_.parts)[queue_.first_part + part_index_];
   }
 
-  TUTTI_DEVICE bool has_credit() {
-    const std::uint64_t slots = link_.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;
-    if (link_.released + slots > link_.number) return true;
-    link_.released = port::load_acquire(&link_.own->counter);
-    return link_.released + slots > link_.number;
+  // Whether the next message can move: a slot of the receiver is free, or the message has arrived.
+  TUTTI_DEVICE bool may_move() {
+    return queue_.sends != 0 ? has_credit<Faults>(link_) : tail_of<Faults>(link_) > link_.number;
   }
 
   // Called while the queue waits. Looks at the word in host memory only now and then, because that is slow. The peer
@@ -134,7 +124,7 @@ class TransferOwner {
   TUTTI_DEVICE bool peer_has_left() {
     if (++waits_ % kSpinsPerLook != 0) return false;
     if ((port::load_acquire(&launch_.status->left) >> queue_.peer & 1) == 0) return false;
-    return queue_.sends != 0 ? !has_credit() : tail_of<Faults>(link_) <= link_.number;
+    return !may_move();
   }
 
   // Records a failure, unless this rank has recorded one before. FailureWord::step is the index of the part in its

@@ -41,8 +41,6 @@ inline constexpr std::uint32_t kInlineParts = 64;
 // The most threads of a block of this kernel. Each thread looks after one queue, so a launch must not have more queues
 // than threads.
 inline constexpr std::uint32_t kMostTransferThreads = 512;
-// A launch of short transfers has this many threads per block, unless the settings say fewer.
-inline constexpr std::uint32_t kShortTransferThreads = 128;
 
 struct TransferLaunch {
   // In memory that the device can read. Null: inline_queues or inline_parts are used.

@@ -139,6 +139,7 @@ Status DeviceSide::submit(const Operation& operation) {
   // In the background, because the call returns before its stream has run it.
   const Status queued = engine_.submit(empty, Engine::Progress::kInBackground);
   if (queued.ok()) return submitted;
+  empty_.pop_back();                                 // it was never begun, so wait_for_empty() must not wait for it
   const Error error = broken_error(queued.error());  // the other transfers are in the stream already
   executor->fail(error);
   engine_.fail(error);

@@ -49,7 +49,6 @@ struct TransferCall {
   DeviceTransfers packed;
   std::vector<OwnCopy> own;  // copies within this rank's GPU
   std::uint32_t blocks = 1;
-  device::RankStatus* status = nullptr;  // as the GPU sees it
   // The transfers without bytes, or null. The host carries them out, because a rank whose transfers all have no bytes
   // cannot tell whether they are in device memory. Their peers count them, and check that they are empty, too.
   std::shared_ptr<Operation> empty{};
@@ -89,8 +88,8 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
-  // Set if the call consists of sends and receives. Then `call`, `tables`, `upload` and `copies` are not used, and of
-  // `launch` only `kernel` and `threads`.
+  // Set if the call consists of sends and receives. Then `tables`, `upload` and `copies` are not used, of `call` only
+  // `status`, and of `launch` only `kernel` and `threads`.
   std::optional<TransferCall> transfers;
   // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
   // otherwise see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies, it writes

@@ -27,7 +27,6 @@ constexpr std::uint64_t kLlBytes = 16 * 1024;
 // Minimum length of a chunk within one slice, in bytes. With shorter chunks, another slice (another thread block)
 // would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
-constexpr std::uint32_t kShortThreads = 128;  // most threads per block for LL and LL128, which carry short messages
 // The largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
 // thread when a stream is full (users of CUDA report this at about 1,000 launches; not measured here). A call must not
 // fill the stream, because the same thread may serve other ranks, too, and this stream goes on only when the thread
@@ -321,14 +320,14 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(CheckedExchange exch
   TransferCall& transfers = (*made)->transfers.emplace();
   transfers.packed = pack_transfers(exchange.transfers, ranks_, connections, resources_->transfer_links());
   transfers.own = std::move(exchange.own);
-  transfers.status = resources_->status_on_device();
+  (*made)->call.status = resources_->status_on_device();
   transfers.empty = std::move(empty);
   const auto& queues = transfers.packed.queues;
   transfers.blocks = std::min(settings.blocks, static_cast<std::uint32_t>(queues.size()));
   const bool brief = std::ranges::all_of(
       transfers.packed.parts, [](const device::TransferPart& part) { return part.bytes <= kLeastSliceBytes; });
   (*made)->launch.kernel = resources_->transfer_kernel();
-  (*made)->launch.threads = brief ? std::min(settings.threads, device::kShortTransferThreads) : settings.threads;
+  (*made)->launch.threads = brief ? std::min(settings.threads, device::kShortThreads) : settings.threads;
   TUTTI_ASSERT(queues.size() <= std::size_t{transfers.blocks} * (*made)->launch.threads);
   return made;
 }
@@ -361,7 +360,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(const CheckedCall& c
                   .slices = segmentation.slices,
                   .threads = protocol == device::Protocol::kSimple
                                  ? resources_->settings().threads
-                                 : std::min(resources_->settings().threads, kShortThreads)};
+                                 : std::min(resources_->settings().threads, device::kShortThreads)};
   device::Call& to = made->call;
   to.program = at<const device::ProgramHeader>((*plan)->program);
   to.program_bytes = (*plan)->program.bytes();

@@ -310,7 +310,7 @@ class DeviceResourcesMaker {
   // receives when it wants, so their kernels can neither share a launch with those of other ranks nor run in rounds.
   DeviceArena::Connections transfer_connections() const {
     if (how_.shared || how_.in_rounds) return {.count = 0};
-    const std::uint32_t threads = std::min(job_context_.config.device_threads, device::kShortTransferThreads);
+    const std::uint32_t threads = std::min(job_context_.config.device_threads, device::kShortThreads);
     return DeviceArena::choose_transfer_connections(ranks_, how_.blocks, threads, job_context_.config.device_slot_bytes,
                                                     kMostTransferBytes);
   }

@@ -242,7 +242,7 @@ Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, cuda::CUstre
   }
   if (transfers.packed.queues.empty()) return {};
   device::TransferLaunch launch;
-  launch.status = transfers.status;
+  launch.status = call.call.status;
   launch.timeout_ns = static_cast<std::uint64_t>(call.timeout_ns);
   TUTTI_TRY(buffers_.fill(transfers.packed, launch));
   void* parameters[] = {&launch};

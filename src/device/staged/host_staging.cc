@@ -22,8 +22,8 @@ namespace {
 // how long the destructor waits for streams that have not finished their calls
 constexpr std::chrono::seconds kStreamsLimit{5};
 
-// One buffer of a call.
-struct BufferUse {
+// One buffer of a call, and the memory in which it is.
+struct LocatedBuffer {
   std::string name;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -35,12 +35,12 @@ struct BufferUse {
 
 // Sets `where` of each buffer. Returns an error unless all buffers are host memory or all are memory of the same
 // device.
-Status look_at(const cuda::Driver& driver, std::span<BufferUse> buffers) {
-  for (BufferUse& buffer : buffers) {
+Status look_at(const cuda::Driver& driver, std::span<LocatedBuffer> buffers) {
+  for (LocatedBuffer& buffer : buffers) {
     auto where = cuda::classify(driver, buffer.data);
     if (!where) return where.error();
     buffer.where = *where;
-    const BufferUse& first = buffers.front();
+    const LocatedBuffer& first = buffers.front();
     const bool alike =
         buffer.on_device() == first.on_device() && (!first.on_device() || buffer.where.device == first.where.device);
     if (!alike) {
@@ -63,7 +63,9 @@ Status without_exception(std::uint32_t rank, Body&& body) noexcept {
   }
 }
 
-bool overlap(const BufferUse& a, const BufferUse& b) { return a.data < b.data + b.bytes && b.data < a.data + a.bytes; }
+bool overlap(const LocatedBuffer& a, const LocatedBuffer& b) {
+  return a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
 
 // A part of a buffer, in bytes.
 struct Range {
@@ -123,9 +125,9 @@ std::optional<Error> HostStaging::take_error() {
 
 Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked, const CallOptions& options) {
   Call& call = checked.call;
-  BufferUse input{.name = "input", .data = call.input, .bytes = checked.input_bytes};
-  BufferUse output{.name = "output", .data = call.output, .bytes = checked.output_bytes};
-  std::vector<BufferUse> used;
+  LocatedBuffer input{.name = "input", .data = call.input, .bytes = checked.input_bytes};
+  LocatedBuffer output{.name = "output", .data = call.output, .bytes = checked.output_bytes};
+  std::vector<LocatedBuffer> used;
   if (input.bytes > 0) used.push_back(input);
   if (output.bytes > 0) used.push_back(output);
   TUTTI_TRY(look_at(driver_, used));
@@ -137,8 +139,8 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   // one is staged.
   const bool overlapping = input.bytes > 0 && output.bytes > 0 && overlap(input, output);
   std::vector<std::size_t> numbers;
-  for (const BufferUse& buffer : used) {
-    const BufferUse& longest = input.bytes > output.bytes ? input : output;
+  for (const LocatedBuffer& buffer : used) {
+    const LocatedBuffer& longest = input.bytes > output.bytes ? input : output;
     if (overlapping && buffer.name != longest.name) continue;
     auto number = staged->add(buffer.where, stream, buffer.data, buffer.bytes);
     if (!number) return number.error();
@@ -146,7 +148,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   }
   const std::byte* base = overlapping ? std::min(input.data, output.data) : nullptr;
   // offset of a buffer in the staged copy, which covers both if they overlap
-  const auto within = [&](const BufferUse& buffer) {
+  const auto within = [&](const LocatedBuffer& buffer) {
     return overlapping ? static_cast<std::size_t>(buffer.data - base) : std::size_t{0};
   };
   // The memory between blocks with displacements belongs to the caller: it is not copied.
@@ -167,7 +169,7 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
 // Each block is staged separately, because the memory between blocks with displacements belongs to the caller and
 // must not be written.
 Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
-  std::vector<BufferUse> used;
+  std::vector<LocatedBuffer> used;
   std::vector<std::byte**> buffer_pointers;
   const auto use = [&](std::string name, std::byte*& data, std::size_t bytes) {
     if (bytes == 0) return;
