@@ -132,6 +132,7 @@ inline Word16 load16_volatile(const void* from, Site here = Site::current()) {
   return word;
 }
 inline void store16_volatile(void* to, Word16 word, Site here = Site::current()) {
+  if (emulator().options().weak) self().block.memory.end_loads(self());
   auto* halves = static_cast<std::uint64_t*>(to);
   std::uint64_t values[2];
   std::memcpy(values, &word, sizeof(word));
@@ -180,6 +181,7 @@ inline Word16 load_line(const void* from, Site here = Site::current()) {
   return word;
 }
 inline void store_line(void* to, Word16 word, Site here = Site::current()) {
+  if (emulator().options().weak) self().block.memory.end_loads(self());
   move_line(to, word, LineMove::kStore, here);
 }
 

@@ -100,6 +100,11 @@ void WeakMemory::barrier() {
   for (auto& [at, load] : loaded_) load.known_to_block = true;
 }
 
+void WeakMemory::end_loads(const Fiber& owner) {
+  const TsanIgnoreScope ignore_scope;
+  std::erase_if(loaded_, [&](const auto& load) { return load.second.owner == &owner; });
+}
+
 void WeakMemory::acquire() {
   const TsanIgnoreScope ignore_scope;
   cache_.clear();

@@ -10,7 +10,8 @@
 //
 // On a GPU, a load can still be in progress long after its place in the program, until a release covers it. If another
 // block stores to the same address before that release, the load may return the new value. The model executes every
-// load at once, so it cannot show that error. Instead it counts such stores: see `overtaking`.
+// load at once, so it cannot show that error. Instead it counts such stores: see `overtaking`. A thread that stores a
+// line of LL or LL128 has the values in it, so its loads have ended, without a release.
 //
 // An object belongs to the thread that runs the emulator. ThreadSanitizer ignores all accesses made by this class, both
 // to the model's state and to the program's memory.
@@ -51,6 +52,7 @@ class WeakMemory {
   void store(const Fiber& owner, void* to, const void* value, std::size_t bytes);
   void load(const Fiber& owner, const void* from, void* value, std::size_t bytes);
   void barrier();
+  void end_loads(const Fiber& owner);  // all loads of this thread have returned their values
   void release(const Fiber& owner);
   void acquire();
   // Does what a GPU may do at any time: sometimes writes one store to memory, or drops one line of the cache. The value
