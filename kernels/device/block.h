@@ -204,12 +204,11 @@ TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const
   }
 }
 
-// Called by all threads of the block. Loads the block's own call, channel, links and state into `shared`, and the
-// program if it is short enough. Returns the program, in shared or in global memory. Returns null if the program of the
-// call does not have this block's channel, so that this block has nothing to run. This can happen because the launch
-// has blocks for the largest number of channels of all its calls.
-TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch) {
-  const BlockAssignment assignment = assignment_of(launch, port::block());
+// Called by all threads of the block. Loads the call, the channel, the links and the state of `assignment` into
+// `shared`, and the program if it is short enough. Returns the program, in shared or in global memory. Returns null if
+// the program of the call does not have this channel, so that this block has nothing to run. This can happen because
+// the launch has blocks for the largest number of channels of all its calls.
+TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch, const BlockAssignment& assignment) {
   const Call& call = call_of(launch, assignment.call);
   const ProgramHeader* program = call.program;
   const std::uint64_t bytes = call.program_bytes;

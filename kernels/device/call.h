@@ -229,22 +229,31 @@ struct Launch {
   Call inline_calls[kInlineCalls];  // used if `calls` is null
   const Call* calls = nullptr;   // null: inline_calls; otherwise call_count calls, in memory that the device can read
   std::uint32_t call_count = 0;  // at most kInlineCalls if `calls` is null
-  std::uint32_t slices = 1;      // number of slices of each call
+  std::uint32_t slices = 1;      // number of slices of each call, the same on all ranks
   std::uint32_t channels = 1;    // the maximum of channel_count of the calls' programs
   // 0: begin the calls. 1: continue the blocks of an earlier launch that have stopped; all other blocks do nothing.
   std::uint32_t resume = 0;
   // 1: no launch will resume this one, so a block that would stop fails with Failure::kTimedOut instead.
   std::uint32_t last = 0;
+  // How many slices of a call run at the same time, each in one block per channel; 0: all of them. A block runs every
+  // copies-th slice, one after the other. Each rank chooses its own number, and still no rank waits for ever: take the
+  // lowest slice that some rank has not finished. Every rank has finished the slices below it, so the blocks of every
+  // rank that have this slice run it now. If calls may stop, all of their slices must run at the same time.
+  std::uint32_t copies = 0;
 };
 static_assert(sizeof(Launch) <= kLaunchBytes);
 
-// The number of blocks in the grid of a launch.
-TUTTI_HOST_DEVICE constexpr std::uint32_t blocks_of(const Launch& launch) {
-  return launch.call_count * launch.slices * launch.channels;
+TUTTI_HOST_DEVICE constexpr std::uint32_t copies_of(const Launch& launch) {
+  return launch.copies == 0 ? launch.slices : launch.copies;
 }
 
-// The call, slice and channel that one block runs. The block does nothing if the program of its call does not have this
-// channel.
+// The number of blocks in the grid of a launch.
+TUTTI_HOST_DEVICE constexpr std::uint32_t blocks_of(const Launch& launch) {
+  return launch.call_count * copies_of(launch) * launch.channels;
+}
+
+// What one block runs first. It runs nothing if the program of its call does not have this channel. It goes on with the
+// slices slice + copies_of(launch), slice + 2 * copies_of(launch) ...
 struct BlockAssignment {
   std::uint32_t call = 0;
   std::uint32_t slice = 0;
@@ -253,7 +262,7 @@ struct BlockAssignment {
 
 TUTTI_HOST_DEVICE constexpr BlockAssignment assignment_of(const Launch& launch, std::uint32_t block) {
   const std::uint32_t copy = block / launch.channels;
-  return {copy / launch.slices, copy % launch.slices, block % launch.channels};
+  return {copy / copies_of(launch), copy % copies_of(launch), block % launch.channels};
 }
 
 TUTTI_HOST_DEVICE inline const Call& call_of(const Launch& launch, std::uint32_t call) {

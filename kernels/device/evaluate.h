@@ -1,5 +1,5 @@
-// The device evaluator: one thread block runs one slice of one channel of a rank's packed plan, tile by tile and step
-// by step. For the same plan and slot size, it gives the same bits as the host (executor/plan_execution.h).
+// The device evaluator: a thread block runs slices of one channel of a rank's packed plan, tile by tile and step by
+// step. For the same plan and slot size, it gives the same bits as the host (executor/plan_execution.h).
 //
 // A step has three parts, between block barriers:
 //
@@ -8,9 +8,9 @@
 //   move      All threads move data from operands to destinations.
 //   post      The threads of `prepare` give slots back and hand messages over.
 //
-// To stop (Outcome::kStopped) is to save the position and exit, so that another launch resumes the block. A block may
-// also stop in drain(). With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a
-// block that has seen all headers of a step waits only for blocks that have completed `prepare`.
+// To stop (Outcome::kStopped) is to save the position and exit, so that another launch resumes the block, also in
+// drain(). With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a block that
+// has seen all headers of a step waits only for blocks that have completed `prepare`.
 #pragma once
 
 #include <cstddef>
@@ -31,48 +31,66 @@ class Evaluator {
   TUTTI_DEVICE explicit Evaluator(Shared& shared) : shared_(shared), call_(shared.call) {}
 
   // The class has more than 40 members, because its data members are registers of a thread, and objects in registers
-  // cannot refer to each other. The parts of a run and of a step are separate functions: otherwise the compiler would
-  // keep values of one part in registers during the others, and the loops of `move` need all registers.
+  // cannot refer to each other. The parts of a run and of a step are functions of their own: otherwise the compiler
+  // keeps values of one part in registers during the others, and the loops of `move` need all registers.
   TUTTI_DEVICE void run(const Launch& launch) {
-    if (!start(launch)) return;
-    const bool on = kSimple && only_sums(call_.arithmetic) ? run_steps<Moves::kSums>() : run_steps<Moves::kAny>();
-    finish(on);
+    if (!start(launch, assignment_of(launch, port::block()))) return;
+    const bool sums = kSimple && only_sums(call_.arithmetic);
+    const SliceEnd end = sums ? run_steps<Moves::kSums>(launch) : run_steps<Moves::kAny>(launch);
+    if (end != SliceEnd::kNone) finish(end == SliceEnd::kAllSteps);
   }
 
  private:
   static constexpr bool kSimple = kProtocol == Protocol::kSimple;
 
-  // --- begin and end -------------------------------------------------------
-
   // Calls that only sum have their own loop: function calls in the other loop would take registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
+  // What is left to do for the last slice of the block. kNone: nothing, it has ended, or another one has not begun.
+  enum class SliceEnd { kAllSteps, kStopped, kNone };
+
+  // Runs the slice that has begun, and then the further slices of the block.
   template <Moves kMoves>
-  TUTTI_DEVICE bool run_steps() {
-    while (shared_.channel.step_count > 0 && tile_ < shared_.part.tiles) {
-      if (!prepare_step()) return false;
+  TUTTI_DEVICE SliceEnd run_steps(const Launch& launch) {
+    for (;;) {
+      if (shared_.channel.step_count == 0 || tile_ >= shared_.part.tiles) {
+        if (shared_.part.slice + copies_of(launch) >= launch.slices) return SliceEnd::kAllSteps;
+        if (!next_slice(launch)) return SliceEnd::kNone;
+        continue;
+      }
+      if (!prepare_step()) return SliceEnd::kStopped;
       const Outcome outcome = move<kMoves>(bytes_);
       if (outcome != Outcome::kReady) give_up(outcome, program_->rank, shared_.moved);
-      if (!post_step()) return false;
+      if (!post_step()) return SliceEnd::kStopped;
     }
-    return true;
   }
 
   // Returns false if the block has nothing to run, or must not run because the last call has not ended.
-  TUTTI_DEVICE_APART bool start(const Launch& launch) {
+  TUTTI_DEVICE_APART bool start(const Launch& launch, const BlockAssignment& assignment) {
     last_ = launch.last != 0;
-    program_ = load_block(shared_, launch);
+    program_ = load_block(shared_, launch, assignment);
     return program_ != nullptr && begin(launch.resume != 0);
   }
 
-  // Calls drain() if all steps have run (`on`). Then saves the state: still running if the block has stopped or failed.
-  TUTTI_DEVICE_APART void finish(bool on) {
+  // Calls drain() if all steps have run (`on`). Then saves the state. Returns whether the slice has ended.
+  TUTTI_DEVICE_APART bool finish(bool on) {
     if (on) {
       if constexpr (Faults::kDrains) drain();
       port::block_barrier();
     }
-    if (!on || shared_.prepared != kContinue) return save({position(), epoch_, tile_, step_index_, 1});
-    save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0});
+    const bool ended = on && shared_.prepared == kContinue;
+    if (ended) save({position_word(epoch_ + 1, 0), epoch_ + 1, 0, 0, 0});
+    if (!ended) save({position(), epoch_, tile_, step_index_, 1});
+    return ended;
+  }
+
+  // Ends the slice, and begins the block's next one. Returns false if the block must not continue.
+  TUTTI_DEVICE_APART bool next_slice(const Launch& launch) {
+    BlockAssignment next = assignment_of(launch, port::block());
+    next.slice = shared_.part.slice + copies_of(launch);
+    if (!finish(true)) return false;
+    port::block_barrier();  // all threads have read the shared memory of this slice
+    return start(launch, next);
   }
 
   // Reads the port from shared memory at each use, because a copy would occupy registers that the loops of `move` need.

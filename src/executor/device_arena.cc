@@ -59,7 +59,7 @@ DeviceArena::Connections DeviceArena::choose_transfer_connections(std::uint32_t 
                                                                   std::uint64_t most_bytes) {
   const std::uint32_t peers = std::max(ranks, 2u) - 1;
   // Each thread looks after one connection in one direction, see kernels/device/transfer.h.
-  const std::uint32_t count = std::min({blocks, kMostTransferConnections, blocks * threads / (2 * peers)});
+  const std::uint32_t count = std::min({blocks, kMostTransferConnections, threads / (2 * peers)});
   if (count == 0) return {.count = 0, .slots = kSlots, .slot_bytes = 0};
   return {.count = count, .slots = kSlots, .slot_bytes = shared_slot(slot_bytes, most_bytes, peers, count)};
 }

@@ -42,9 +42,9 @@ class DeviceArena {
   // simple protocol would otherwise need more than `most_bytes` bytes in an arena.
   static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,
                                            std::uint64_t most_bytes);
-  // Returns the connections for transfers of a communicator whose launches have at most `blocks` thread blocks of
-  // `threads` threads: so many that a launch can have all of them in both directions. Their count is 0 if that is not
-  // possible. `slot_bytes`, `most_bytes`: as above.
+  // Returns the connections for transfers of a communicator whose launches have at most `blocks` thread blocks, and
+  // always at least `threads` threads: so many that a launch can have all of them in both directions. Their count is 0
+  // if that is not possible. `slot_bytes`, `most_bytes`: as above.
   static Connections choose_transfer_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint32_t threads,
                                                  std::uint64_t slot_bytes, std::uint64_t most_bytes);
 

@@ -40,6 +40,7 @@ TEST_P(Evaluate, EveryAlgorithmLeavesTheBitsOfTheHost) {
                               {.protocol = protocol,
                                .slot_bytes = small_slot(protocol),
                                .slices = 1 + static_cast<std::uint32_t>(seed / 2 % 3),
+                               .few_blocks = seed / 6 % 2 == 1,
                                .windows = windows},
                               root);
         DeviceGroup device(subject.generator, subject.group);

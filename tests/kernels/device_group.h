@@ -22,6 +22,7 @@ struct GroupOptions {
   std::uint32_t slots = 2;
   std::uint64_t slot_bytes = 512;
   std::uint32_t slices = 1;
+  bool few_blocks = false;  // rank r has blocks for 1 + r % slices of the slices at a time
   bool windows = false;
   // Whether the counters that a rank posts to the mailboxes of its peers become visible only at the next
   // deliver_posts().

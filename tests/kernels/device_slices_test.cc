@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -19,21 +20,26 @@ namespace {
 using device::Protocol;
 using emu::Policy;
 
-TEST(Place, EveryBlockRunsAPlaceOfItsOwn) {
+TEST(BlockAssignment, EverySliceAndChannelOfEveryCallIsRunOnce) {
   for (const std::uint32_t slices : {1u, 2u, 5u}) {
-    device::Launch launch;
-    launch.call_count = 3;
-    launch.slices = slices;
-    launch.channels = 4;
-    std::set<std::array<std::uint32_t, 3>> places;
-    for (std::uint32_t block = 0; block < device::blocks_of(launch); ++block) {
-      const device::BlockAssignment assignment = device::assignment_of(launch, block);
-      EXPECT_LT(assignment.call, launch.call_count);
-      EXPECT_LT(assignment.slice, launch.slices);
-      EXPECT_LT(assignment.channel, launch.channels);
-      places.insert({assignment.call, assignment.slice, assignment.channel});
+    for (const std::uint32_t copies : {0u, 1u, 2u, 5u}) {
+      if (copies > slices) continue;
+      device::Launch launch;
+      launch.call_count = 3;
+      launch.slices = slices;
+      launch.channels = 4;
+      launch.copies = copies;
+      std::map<std::array<std::uint32_t, 3>, int> runs;
+      for (std::uint32_t block = 0; block < device::blocks_of(launch); ++block) {
+        const device::BlockAssignment assignment = device::assignment_of(launch, block);
+        EXPECT_LT(assignment.call, launch.call_count);
+        EXPECT_LT(assignment.channel, launch.channels);
+        for (std::uint32_t slice = assignment.slice; slice < slices; slice += device::copies_of(launch))
+          ++runs[{assignment.call, slice, assignment.channel}];
+      }
+      EXPECT_EQ(runs.size(), 3u * slices * 4u) << copies << " copies";
+      EXPECT_TRUE(std::ranges::all_of(runs, [](const auto& run) { return run.second == 1; })) << copies << " copies";
     }
-    EXPECT_EQ(places.size(), 3u * slices * 4u);
   }
 }
 
@@ -64,13 +70,14 @@ TEST(Slices, AConnectionsEndsStandApart) {
   EXPECT_EQ(*seen.rbegin(), 59u) << "some indices are not used";
 }
 
-class Slices : public ::testing::TestWithParam<std::tuple<Protocol, std::uint32_t>> {};
+// protocol, slices, whether the ranks have blocks for some of the slices only
+class Slices : public ::testing::TestWithParam<std::tuple<Protocol, std::uint32_t, bool>> {};
 
 // Runs all plans of a communicator, forwards and then backwards. Some calls have fewer tiles than there are slices, and
 // the counters of the other slices must not change then. Each call has buffers of its own, so an offer (of a buffer)
 // that an earlier call left is never right.
 TEST_P(Slices, PlansFollowEachOtherOverTheSameConnections) {
-  const auto [protocol, slices] = GetParam();
+  const auto [protocol, slices, few_blocks] = GetParam();
   constexpr std::uint32_t kRanks = 4;
   const std::vector<std::pair<CollectiveKind, Algorithm>> plans = {
       {CollectiveKind::kAllReduce, Algorithm::kRing},       {CollectiveKind::kAllReduce, Algorithm::kTwoShot},
@@ -79,6 +86,7 @@ TEST_P(Slices, PlansFollowEachOtherOverTheSameConnections) {
   const GroupOptions options{.protocol = protocol,
                              .slot_bytes = small_slot(protocol),
                              .slices = slices,
+                             .few_blocks = few_blocks,
                              .windows = protocol == Protocol::kSimple};
   std::vector<Subject> subjects;
   std::vector<Generator> generators;
@@ -105,9 +113,10 @@ TEST_P(Slices, PlansFollowEachOtherOverTheSameConnections) {
 
 INSTANTIATE_TEST_SUITE_P(Protocols, Slices,
                          ::testing::Combine(::testing::Values(Protocol::kSimple, Protocol::kLl, Protocol::kLl128),
-                                            ::testing::Values(1u, 2u, 3u)),
+                                            ::testing::Values(1u, 2u, 3u), ::testing::Bool()),
                          [](const auto& test) {
-                           return name_of(std::get<0>(test.param)) + std::to_string(std::get<1>(test.param));
+                           return name_of(std::get<0>(test.param)) + std::to_string(std::get<1>(test.param)) +
+                                  (std::get<2>(test.param) ? "FewBlocks" : "");
                          });
 
 }  // namespace

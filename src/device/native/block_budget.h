@@ -1,13 +1,15 @@
-// BlockBudget: how many thread blocks each communicator of this process may launch at once on a GPU, so that several
-// communicators on one GPU never prevent each other from running (docs/decisions/0013, "Several communicators on one
-// GPU").
+// BlockBudget and BlockLoan: how many thread blocks the communicators of this process may have on a GPU at the same
+// time, so that several communicators on one GPU never prevent each other from running (docs/decisions/0013, "Several
+// communicators on one GPU").
 //
 // There are two types of launches. A kernel that waits for kernels of other GPUs *stays* on its GPU until those
 // kernels have run. A kernel *ends* by itself if all ranks that it waits for are in the same launch. A GPU begins
 // launches in the order in which they were submitted, so a launch for which there are not enough free blocks delays
-// all launches behind it. This class therefore keeps one invariant: the blocks of all communicators with kernels
-// that stay, plus the blocks of the largest communicator with kernels that end, fit on the device together. Then the
-// launch in front always gets its blocks, either at once or after running kernels of the second type have ended.
+// all launches behind it. A few blocks suffice for a launch, which then needs longer. So each communicator with kernels
+// that stay *keeps* a few blocks as long as it exists, and its launches *borrow* more. Together these classes keep one
+// invariant: the blocks that are kept, those that are lent, and the blocks of the largest communicator with kernels
+// that end fit on the device together. Then the launch in front always gets its blocks, either at once or after running
+// kernels of the second type have ended.
 //
 // The budget covers this process only, because a GPU divides its time among processes. (Under CUDA MPS, processes
 // share the GPU at the same time. Then two processes may still prevent each other from running.)
@@ -19,6 +21,10 @@
 
 namespace tutti::detail {
 
+// How many blocks a communicator with kernels that stay keeps for each rank, if there are enough. A launch needs a
+// block for each channel of its plan, and within a machine the plan with the most channels (double_tree) has 4.
+inline constexpr std::uint32_t kKeptBlocks = 4;
+
 // The blocks that one communicator has taken on one GPU, for all of its ranks in this process (kEnd) or for one
 // rank (kStay). The destructor returns them. Different objects may be used by different threads at the same time.
 class BlockBudget {
@@ -27,19 +33,19 @@ class BlockBudget {
   // How many blocks a further communicator may take on a GPU. `capacity`: how many blocks of our kernels can be
   // resident on the GPU at once (RankDevice::Code::blocks_at_once).
   struct Left {
-    // for kStay: half of the free blocks, rounded up, so that some are left for later communicators
     std::uint32_t to_stay = 0;
     std::uint32_t to_end = 0;
   };
-  static Left left(const cuda::CUuuid& device, std::uint32_t capacity);
+  // If fewer than `wanted` blocks are left to stay because some are lent, waits for them, at most for kLoanWait.
+  static Left left(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t wanted);
 
   BlockBudget() = default;
   BlockBudget(BlockBudget&& other) noexcept;
   BlockBudget& operator=(BlockBudget&& other) noexcept;
   ~BlockBudget();
 
-  // Takes `blocks` blocks. Call it at most once for each object. Returns false, and takes nothing, if fewer are
-  // available, because others have taken some since left() was called.
+  // Takes `blocks` blocks. Call it at most once for each object. Waits for lent blocks as left() does. Returns false,
+  // and takes nothing, if fewer are available, because others have taken some since left() was called.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);
 
  private:
@@ -48,6 +54,28 @@ class BlockBudget {
   cuda::CUuuid device_{};
   Launches launches_ = Launches::kEnd;
   std::uint32_t blocks_ = 0;  // 0: this object has taken no blocks
+};
+
+// The blocks that the launches of one communicator on one GPU have borrowed. The destructor returns them. Hold a mutex
+// of the communicator for every function. Different objects may be used by different threads at the same time.
+class BlockLoan {
+ public:
+  BlockLoan() = default;
+  ~BlockLoan();
+  BlockLoan(const BlockLoan&) = delete;
+  BlockLoan& operator=(const BlockLoan&) = delete;
+
+  // For a launch that can use `blocks` borrowed blocks: raises the loan to this number, or as far as others leave some.
+  // Returns the blocks that the launch may use. `captured`: the launch becomes a part of a graph, which may run at any
+  // time, so its blocks stay lent. It gets at most half of those that are free. All calls are for the same device.
+  std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);
+  // Call it when no launch runs that was not captured: returns the blocks that only such launches have borrowed.
+  void lower() noexcept;
+
+ private:
+  cuda::CUuuid device_{};
+  std::uint32_t blocks_ = 0;
+  std::uint32_t captured_ = 0;  // those of blocks_ that captured launches use
 };
 
 }  // namespace tutti::detail

@@ -48,7 +48,7 @@ struct ProgramUpload {
 struct TransferCall {
   DeviceTransfers packed;
   std::vector<OwnCopy> own;  // copies within this rank's GPU
-  std::uint32_t blocks = 1;
+  std::uint32_t blocks = 1;  // the most that the launch can use
   // The transfers without bytes, or null. The host carries them out, because a rank whose transfers all have no bytes
   // cannot tell whether they are in device memory. Their peers count them, and check that they are empty, too.
   std::shared_ptr<Operation> empty{};

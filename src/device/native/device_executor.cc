@@ -137,7 +137,7 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
     if (r == rank_) own.emplace(std::move(*packed));
   }
   const device::Protocol p = protocol;
-  const bool fits = channels <= resources_->settings().blocks && shape.lanes <= connections &&
+  const bool fits = channels <= resources_->settings().kept_blocks && shape.lanes <= connections &&
                     shape.slots <= resources_->arena().connections(p).slots;
   if (!fits) return std::unique_ptr<Plan>();
   const cuda::Driver& driver = resources_->device().driver();
@@ -328,7 +328,7 @@ Result<std::shared_ptr<DeviceCall>> DeviceExecutor::prepare(CheckedExchange exch
       transfers.packed.parts, [](const device::TransferPart& part) { return part.bytes <= kLeastSliceBytes; });
   (*made)->launch.kernel = resources_->transfer_kernel();
   (*made)->launch.threads = brief ? std::min(settings.threads, device::kShortThreads) : settings.threads;
-  TUTTI_ASSERT(queues.size() <= std::size_t{transfers.blocks} * (*made)->launch.threads);
+  TUTTI_ASSERT(queues.size() <= std::size_t{settings.kept_blocks} * (*made)->launch.threads);
   return made;
 }
 

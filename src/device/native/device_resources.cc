@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/exceptions.h"
 #include "device/leak_until_exit.h"
 
@@ -92,6 +93,28 @@ DeviceResources::~DeviceResources() {
   // keeps the arenas of peers in this process, and the LaunchGroup's host memory that launches read
   leak_until_exit(std::move(process_));
   leak_until_exit(std::move(pinned_));
+}
+
+// Writes the tables of connections to the device. `peers`: the arenas of all ranks.
+Status DeviceResources::write_links(const std::vector<DeviceArena::ArenaPeer>& peers) {
+  const cuda::Driver& driver = device_->driver();
+  std::vector<device::Link> all;
+  for (std::size_t table = 0; table < links_at_.size(); ++table) {
+    links_at_[table] = all.size() * sizeof(device::Link);
+    const auto links = table == kDeviceProtocols ? arena_.transfer_links(rank_, peers)
+                                                 : arena_.links(static_cast<device::Protocol>(table), rank_, peers);
+    all.insert(all.end(), links.begin(), links.end());
+  }
+  auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));
+  if (!memory) return memory.error();
+  auto stream = cuda::Stream::create(driver);
+  if (!stream) return stream.error();
+  TUTTI_TRY(
+      driver.check(driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
+                   "writing a rank's connections"));
+  TUTTI_TRY(stream->synchronize());
+  links_.emplace(std::move(*memory));
+  return {};
 }
 
 // Closes the memory of the peers in other processes, and tells these that this rank does not use it any more.

@@ -58,7 +58,8 @@ class DeviceResources {
   device::RankStatus* status_on_device() const;  // the address of status() as the GPU sees it
   // The settings, which are the same on all ranks.
   struct Settings {
-    std::uint32_t blocks = 1;  // largest number of thread blocks of one rank's part of a launch, within the BlockBudget
+    std::uint32_t blocks = 1;       // the most thread blocks of one rank's part of a launch
+    std::uint32_t kept_blocks = 1;  // how many of them a launch always gets (BlockBudget)
     std::uint32_t threads = 32;
     bool in_rounds = false;  // calls run in rounds, because kernels must not wait for kernels of other ranks
     bool one_device = true;  // all ranks use the same device
@@ -104,6 +105,7 @@ class DeviceResources {
   DeviceResources(std::uint32_t rank, std::shared_ptr<RankDevice> device, DeviceArena arena, Log log)
       : rank_(rank), device_(std::move(device)), arena_(arena), log_(log) {}
   device::Link* links_at(std::size_t table) const;
+  Status write_links(const std::vector<DeviceArena::ArenaPeer>& peers);
   void close_peers();
   bool peers_have_closed(std::chrono::milliseconds limit);
 

@@ -148,7 +148,7 @@ class DeviceResourcesMaker {
                                           .connections = resources_->arena_.transfer_connections().count,
                                           .status = resources_->status_on_device(),
                                           .here = resources_->status(),
-                                          .blocks = resources_->settings_.blocks,
+                                          .blocks = resources_->settings_.kept_blocks,
                                           .threads = resources_->settings_.threads,
                                           .rank = rank_,
                                           .ranks = ranks_},
@@ -203,16 +203,17 @@ class DeviceResourcesMaker {
                          "the system gives no random numbers, so ranks cannot tell whether they share a process");
     }
     code_ = *code;
-    return pack(DeviceOffer{.uuid = job_context_.device->uuid(),
-                            .process = *nonce,
-                            .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
-                            .blocks_at_once = code_.blocks_at_once,
-                            .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),
-                            .blocks = config.device_blocks,
-                            .slot_bytes = config.device_slot_bytes,
-                            .protocol = static_cast<std::uint32_t>(config.device_protocol),
-                            .threads = config.device_threads,
-                            .copies = config.device_copies});
+    return pack(
+        DeviceOffer{.uuid = job_context_.device->uuid(),
+                    .process = *nonce,
+                    .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
+                    .blocks_at_once = code_.blocks_at_once,
+                    .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once, kKeptBlocks * ranks_),
+                    .blocks = config.device_blocks,
+                    .slot_bytes = config.device_slot_bytes,
+                    .protocol = static_cast<std::uint32_t>(config.device_protocol),
+                    .threads = config.device_threads,
+                    .copies = config.device_copies});
   }
 
   // Whether the calls of some rank cannot, or shall not, run on a GPU. Logs the first reason. `blobs`: as in agree().
@@ -266,6 +267,7 @@ class DeviceResourcesMaker {
     resources_->code_ = code_;
     resources_->exchange_ = job_context_.exchange;
     resources_->settings_.blocks = how_.blocks;
+    resources_->settings_.kept_blocks = how_.kept_blocks;
     resources_->settings_.threads = job_context_.config.device_threads;
     resources_->settings_.protocol = job_context_.config.device_protocol;
     resources_->settings_.in_rounds = how_.in_rounds;
@@ -287,7 +289,7 @@ class DeviceResourcesMaker {
     resources_->process_->give(
         rank_, {.device = job_context_.device, .arena = resources_->own_arena_, .flags = resources_->flags_[rank_]});
     if (how_.launches) {
-      const std::uint32_t blocks = how_.blocks * (how_.launches == BlockBudget::Launches::kEnd ? ranks_ : 1);
+      const std::uint32_t blocks = how_.kept_blocks * (how_.launches == BlockBudget::Launches::kEnd ? ranks_ : 1);
       has_blocks_ =
           resources_->block_budget_.take(job_context_.device->uuid(), code_.blocks_at_once, *how_.launches, blocks);
     }
@@ -311,8 +313,8 @@ class DeviceResourcesMaker {
   DeviceArena::Connections transfer_connections() const {
     if (how_.shared || how_.in_rounds) return {.count = 0};
     const std::uint32_t threads = std::min(job_context_.config.device_threads, device::kShortThreads);
-    return DeviceArena::choose_transfer_connections(ranks_, how_.blocks, threads, job_context_.config.device_slot_bytes,
-                                                    kMostTransferBytes);
+    return DeviceArena::choose_transfer_connections(ranks_, how_.blocks, how_.kept_blocks * threads,
+                                                    job_context_.config.device_slot_bytes, kMostTransferBytes);
   }
 
   Error too_little(const Error& error, std::uint64_t bytes) const {
@@ -340,6 +342,7 @@ class DeviceResourcesMaker {
       return Error{ErrorCode::kUnsupported, ErrorScope::kCommunicator, -1, std::string(kTooFewBlocks)};
     resources_->block_budget_ = {};
     resources_->settings_.in_rounds = true;
+    resources_->settings_.kept_blocks = how_.kept_blocks;
     resources_->settings_.transfers = false;
     return {};
   }
@@ -372,8 +375,7 @@ class DeviceResourcesMaker {
       resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
     TUTTI_TRY(open_flags(handles));
-    auto windows =
-        DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
+    auto windows = DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
     if (!windows) return windows.error();
     resources_->windows_ = std::move(*windows);
     resources_->launch_group_ = resources_->process_->launch_group(
@@ -384,11 +386,13 @@ class DeviceResourcesMaker {
     const DeviceArena::Connections& transfers = resources_->arena_.transfer_connections();
     TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
                                                      .ranks = ranks_,
+                                                     .kept_blocks = how_.kept_blocks,
+                                                     .blocks_at_once = code_.blocks_at_once,
                                                      .transfer_queues = 2 * (ranks_ - 1) * transfers.count,
                                                      .life = life_of_peers(),
                                                      .barrier = meets ? &*resources_->barrier_ : nullptr,
                                                      .status = resources_->status_}));
-    return write_links(peers);
+    return resources_->write_links(peers);
   }
 
   // Opens the flags of the ranks of other processes, which have shared them before the second round.
@@ -447,28 +451,6 @@ class DeviceResourcesMaker {
   static Error unreachable(Error error) {
     error.message += "; `nvidia-smi topo -p2p r` shows which GPUs reach each other; containers need --ipc=host";
     return error;
-  }
-
-  Status write_links(const std::vector<DeviceArena::ArenaPeer>& peers) {
-    const cuda::Driver& driver = job_context_.device->driver();
-    std::vector<device::Link> all;
-    for (std::size_t table = 0; table < resources_->links_at_.size(); ++table) {
-      resources_->links_at_[table] = all.size() * sizeof(device::Link);
-      const auto links = table == kDeviceProtocols
-                             ? resources_->arena_.transfer_links(rank_, peers)
-                             : resources_->arena_.links(static_cast<device::Protocol>(table), rank_, peers);
-      all.insert(all.end(), links.begin(), links.end());
-    }
-    auto memory = cuda::DeviceMemory::allocate(driver, all.size() * sizeof(device::Link));
-    if (!memory) return memory.error();
-    auto stream = cuda::Stream::create(driver);
-    if (!stream) return stream.error();
-    TUTTI_TRY(
-        driver.check(driver.api().memcpy_htod_async(memory->address(), all.data(), memory->bytes(), stream->handle()),
-                     "writing a rank's connections"));
-    TUTTI_TRY(stream->synchronize());
-    resources_->links_.emplace(std::move(*memory));
-    return {};
   }
 
   const JobContext& job_context_;

@@ -45,12 +45,13 @@ LaunchAgreement agree_on_launches(std::span<const DeviceOffer> offers) {
     blocks = std::min(blocks, end);
   } else if (!agreed.in_rounds && stay > 0) {
     agreed.launches = BlockBudget::Launches::kStay;
-    blocks = std::min(blocks, stay);
   } else if (!agreed.in_rounds && !agreed.change_to_rounds()) {
     blocks = 0;
   }
   if (blocks == 0) return by_the_host(kTooFewBlocks);
   agreed.blocks = blocks;
+  const bool borrows = agreed.launches == BlockBudget::Launches::kStay;
+  agreed.kept_blocks = borrows ? std::min({blocks, stay, kKeptBlocks}) : blocks;
   return agreed;
 }
 

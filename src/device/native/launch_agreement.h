@@ -15,8 +15,10 @@
 namespace tutti::detail {
 
 struct LaunchAgreement {
-  // Thread blocks of each rank; 0: the host has to carry out the calls, and `reason` says why.
+  // The most thread blocks of a launch of one rank; 0: the host has to carry out the calls, and `reason` says why.
   std::uint32_t blocks = 0;
+  // How many of them a launch always gets. If launches stay on the GPU (BlockBudget), they borrow the others.
+  std::uint32_t kept_blocks = 0;
   std::string_view reason;
   bool shared = false;  // some process has several ranks of the communicator on one GPU
   // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that
@@ -29,6 +31,7 @@ struct LaunchAgreement {
   // budget. Returns false if that is not possible, because several ranks of one process share a GPU.
   bool change_to_rounds() {
     in_rounds = true;
+    kept_blocks = blocks;
     return !shared;
   }
 };

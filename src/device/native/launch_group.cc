@@ -43,7 +43,7 @@ Status DeviceCall::settle() {
 
 LaunchGroup::LaunchGroup(std::shared_ptr<RankDevice> device, const std::vector<std::uint32_t>& ranks, bool whole)
     : device_(std::move(device)),
-      members_(std::make_unique<Members>(ranks, whole)),
+      members_(std::make_unique<Members>(ranks, whole, device_->uuid())),
       watchdog_(std::make_unique<Watchdog>(*device_, mutex_, *members_)),
       launcher_(std::make_unique<Launcher>(*device_, *members_, *watchdog_)) {}
 

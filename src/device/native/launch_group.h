@@ -44,6 +44,8 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   struct MemberOptions {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
+    std::uint32_t kept_blocks = 0;      // how many blocks of this rank the communicator keeps (BlockBudget)
+    std::uint32_t blocks_at_once = 0;   // how many blocks of our kernels can be resident on the GPU at once
     std::uint32_t transfer_queues = 0;  // the most queues that a launch of sends and receives has
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
     std::function<PeerLife(std::uint32_t rank)> life{};

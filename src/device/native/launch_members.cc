@@ -19,7 +19,8 @@ std::uint64_t LaunchGroup::Member::failure_word() const {
   return std::atomic_ref<const std::uint64_t>(options.status->failure).load(std::memory_order_acquire);
 }
 
-LaunchGroup::Members::Members(const std::vector<std::uint32_t>& ranks, bool whole) : whole_(whole) {
+LaunchGroup::Members::Members(const std::vector<std::uint32_t>& ranks, bool whole, const cuda::CUuuid& device)
+    : whole_(whole), device_(device) {
   for (const std::uint32_t rank : ranks) {
     all_.emplace_back();
     all_.back().options.rank = rank;
@@ -116,6 +117,14 @@ LaunchGroup::Calls LaunchGroup::Members::take_front() {
     each.waiting.pop_front();
   }
   return calls;
+}
+
+std::uint32_t LaunchGroup::Members::take_blocks(std::uint32_t blocks, bool captured) {
+  // All of the members take part in every launch. If they are all ranks of the communicator, nothing is borrowed.
+  std::uint32_t kept = 0;
+  for (const Member& each : all_) kept += each.options.kept_blocks;
+  if (whole_ || blocks <= kept) return std::min(blocks, kept);
+  return kept + loan_.raise(device_, all_.front().options.blocks_at_once, blocks - kept, captured);
 }
 
 void LaunchGroup::Members::end_kernels() noexcept {

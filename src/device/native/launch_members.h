@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/native/block_budget.h"
 #include "device/native/launch_group.h"
 
 namespace tutti::detail {
@@ -32,7 +33,7 @@ struct LaunchGroup::Member {
 
 class LaunchGroup::Members {
  public:
-  Members(const std::vector<std::uint32_t>& ranks, bool whole);
+  Members(const std::vector<std::uint32_t>& ranks, bool whole, const cuda::CUuuid& device);
 
   std::vector<Member>& all() { return all_; }
   const std::vector<Member>& all() const { return all_; }
@@ -70,12 +71,20 @@ class LaunchGroup::Members {
   // Removes the first waiting call of every member, and returns these calls. Requires all_wait().
   Calls take_front();
 
+  // For a launch that can use `blocks` blocks: returns how many it may use, those that the members keep and those that
+  // it borrows.
+  std::uint32_t take_blocks(std::uint32_t blocks, bool captured);
+  // Call it when no launch runs that was not captured.
+  void return_blocks() noexcept { loan_.lower(); }
+
   // Makes the running kernels of all members end, by setting the abort flags that waiting kernels poll.
   void end_kernels() noexcept;
 
  private:
   std::vector<Member> all_;
   const bool whole_;
+  const cuda::CUuuid device_;
+  BlockLoan loan_;
   std::optional<Error> broken_;
   std::condition_variable launched_;  // notified when calls were launched or have failed; settle() waits for it
   std::condition_variable changed_;   // the watchdog's thread waits for it; notified when there is something to check

@@ -56,6 +56,11 @@ Status LaunchGroup::Watchdog::add_captured(std::uint32_t barrier_value) {
   return {};
 }
 
+void LaunchGroup::Watchdog::remove_last() {
+  pending_launches_.pop_back();
+  if (pending_launches_.empty()) members_.return_blocks();
+}
+
 void LaunchGroup::Watchdog::end() {
   ending_ = true;
   pending_launches_.clear();  // their calls refer to the group, which would otherwise never be destroyed
@@ -94,7 +99,7 @@ void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lo
   members_.changed().wait_for(lock, members_.broken() && releases_rounds() ? kReleasing : kLooking);
 }
 
-// Removes the pending launches that have ended. If the context of a launch is lost, that launch never ends, so this
+// Removes the pending launches that have ended. When none is left, returns the blocks that they have borrowed. If the context of a launch is lost, that launch never ends, so this
 // function fails the group, makes its kernels end, and removes the launch. If the oldest launch that remains has begun,
 // the function also checks the peers and, if the launch has barriers, its timeout.
 void LaunchGroup::Watchdog::check_pending_launches() {
@@ -107,7 +112,10 @@ void LaunchGroup::Watchdog::check_pending_launches() {
     }
     pending_launches_.pop_front();
   }
-  if (pending_launches_.empty()) return gone_since_.reset();
+  if (pending_launches_.empty()) {
+    members_.return_blocks();
+    return gone_since_.reset();
+  }
   PendingLaunch& first = pending_launches_.front();
   const auto begun = first.begun->finished();
   if (!first.since && begun.ok() && *begun) first.since = Clock::now();

@@ -43,7 +43,7 @@ class LaunchGroup::Watchdog {
     std::optional<std::chrono::steady_clock::time_point> since{};
   };
   void add(PendingLaunch launch) { pending_launches_.push_back(std::move(launch)); }
-  void remove_last() { pending_launches_.pop_back(); }
+  void remove_last();
   // Records that a graph contains barriers with this value. From then on, replays may wait for peers at any time,
   // so the watchdog checks the peers all the time. Errors: kUnsupported (more than 4,096 values).
   Status add_captured(std::uint32_t barrier_value);

@@ -188,6 +188,9 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
   launch.call_count = static_cast<std::uint32_t>(calls.size());
   launch.channels = how.channels;
   launch.slices = how.slices;
+  const std::uint32_t blocks_per_copy = launch.call_count * launch.channels;
+  launch.copies = members_.take_blocks(blocks_per_copy * how.slices, calls.front()->capture_ != 0) / blocks_per_copy;
+  TUTTI_ASSERT(launch.copies > 0);  // make_plan() takes no plan with more channels than a rank keeps blocks
   launch.calls = filled;
   if (launch.calls == nullptr) {
     for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
@@ -246,9 +249,10 @@ Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, cuda::CUstre
   launch.timeout_ns = static_cast<std::uint64_t>(call.timeout_ns);
   TUTTI_TRY(buffers_.fill(transfers.packed, launch));
   void* parameters[] = {&launch};
-  const cuda::CUresult result = api.launch_kernel(call.launch.kernel, transfers.blocks, 1, 1, call.launch.threads, 1, 1,
-                                                  0, stream, parameters, nullptr);
-  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, transfers.blocks, call.launch.threads);
+  const std::uint32_t blocks = members_.take_blocks(transfers.blocks, call.capture_ != 0);
+  const cuda::CUresult result =
+      api.launch_kernel(call.launch.kernel, blocks, 1, 1, call.launch.threads, 1, 1, 0, stream, parameters, nullptr);
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, blocks, call.launch.threads);
 }
 
 // A function of its own, so that the message is formatted only after a failure: a successful launch must not fail

@@ -2,7 +2,9 @@
 // GPUs in different orders without a deadlock.
 #include "device/native/block_budget.h"
 
+#include <atomic>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "tests/device/unit/jobs_support.h"
@@ -11,6 +13,7 @@ namespace tutti::testing {
 namespace {
 
 using detail::BlockBudget;
+using detail::BlockLoan;
 using Launches = BlockBudget::Launches;
 
 cuda::CUuuid uuid_of(char first) {
@@ -19,41 +22,78 @@ cuda::CUuuid uuid_of(char first) {
   return uuid;
 }
 
-TEST(DeviceRooms, LeaveRoomForWhatEnds) {
+std::uint32_t left_to_stay(const cuda::CUuuid& device) { return BlockBudget::left(device, 32, 0).to_stay; }
+std::uint32_t left_to_end(const cuda::CUuuid& device) { return BlockBudget::left(device, 32, 0).to_end; }
+
+TEST(BlockBudget, LeavesRoomForLaunchesThatEnd) {
   const cuda::CUuuid device = uuid_of(1);
   BlockBudget ends;
   ASSERT_TRUE(ends.take(device, 32, Launches::kEnd, 24));
-  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u) << "launches that end can wait for other launches that end";
-  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 4u) << "half of the remaining 8 blocks";
+  EXPECT_EQ(left_to_end(device), 32u) << "launches that end can wait for other launches that end";
+  EXPECT_EQ(left_to_stay(device), 8u);
   BlockBudget stays;
   EXPECT_FALSE(stays.take(device, 32, Launches::kStay, 9));
   ASSERT_TRUE(stays.take(device, 32, Launches::kStay, 8));
-  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 0u);
-  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 24u);
-  EXPECT_EQ(BlockBudget::left(uuid_of(2), 32).to_end, 32u) << "another device";
+  EXPECT_EQ(left_to_stay(device), 0u);
+  EXPECT_EQ(left_to_end(device), 24u);
+  EXPECT_EQ(left_to_end(uuid_of(2)), 32u) << "another device";
   BlockBudget smaller;
   EXPECT_FALSE(smaller.take(device, 32, Launches::kEnd, 25));
   ASSERT_TRUE(smaller.take(device, 32, Launches::kEnd, 2));
   ends = {};
-  EXPECT_EQ(BlockBudget::left(device, 32).to_stay, 11u) << "half of 32 - 8 - 2";
+  EXPECT_EQ(left_to_stay(device), 22u) << "32 - 8 - 2";
   BlockBudget moved = std::move(stays);
   stays = {};
-  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 24u);
+  EXPECT_EQ(left_to_end(device), 24u);
   moved = {};
-  EXPECT_EQ(BlockBudget::left(device, 32).to_end, 32u);
+  EXPECT_EQ(left_to_end(device), 32u);
 }
 
-TEST(DeviceRooms, KeepOneBlockForWhatNeedsNone) {
-  const cuda::CUuuid device = uuid_of(3);
-  std::vector<BlockBudget> all;
-  std::uint32_t taken = 0;
-  while (const std::uint32_t left = BlockBudget::left(device, 33).to_stay) {
-    all.emplace_back();
-    ASSERT_TRUE(all.back().take(device, 33, Launches::kStay, left));
-    taken += left;
+TEST(BlockBudget, KeepsOneBlockForCallsInRounds) { EXPECT_EQ(left_to_stay(uuid_of(3)), 31u); }
+
+TEST(BlockLoan, TakesFromWhatNobodyKeeps) {
+  const cuda::CUuuid device = uuid_of(4);
+  BlockBudget kept;
+  ASSERT_TRUE(kept.take(device, 32, Launches::kStay, 4));
+  BlockLoan first;
+  EXPECT_EQ(first.raise(device, 32, 12, false), 12u);
+  EXPECT_EQ(first.raise(device, 32, 8, false), 8u) << "the blocks of the loan serve one launch after the other";
+  BlockLoan second;
+  EXPECT_EQ(second.raise(device, 32, 12, false), 7u) << "32 - 4 kept - 1 for rounds - 12 lent - 8 for newcomers";
+  EXPECT_EQ(left_to_end(device), 28u) << "launches that end wait until lent blocks are returned";
+  first.lower();
+  EXPECT_EQ(second.raise(device, 32, 12, false), 12u);
+  second.lower();
+  EXPECT_EQ(left_to_stay(device), 27u);
+}
+
+TEST(BlockLoan, StaysForGraphs) {
+  const cuda::CUuuid device = uuid_of(5);
+  {
+    BlockLoan loan;
+    EXPECT_EQ(loan.raise(device, 32, 20, true), 12u) << "half of 32 - 1 - 8, rounded up";
+    EXPECT_EQ(loan.raise(device, 32, 20, false), 20u);
+    loan.lower();
+    EXPECT_EQ(left_to_stay(device), 19u) << "32 - 1 - 12";
   }
-  EXPECT_EQ(taken, 32u);
-  EXPECT_EQ(all.size(), 6u) << "16, 8, 4, 2, 1, 1";
+  EXPECT_EQ(left_to_stay(device), 31u);
+}
+
+// A new communicator waits until lent blocks are returned. It does not wait for blocks that other communicators keep.
+TEST(BlockLoan, IsReturnedToANewCommunicator) {
+  const cuda::CUuuid device = uuid_of(6);
+  BlockLoan loan;
+  ASSERT_EQ(loan.raise(device, 32, 23, false), 23u);
+  std::atomic<bool> took = false;
+  BlockBudget kept;
+  std::thread newcomer([&] {
+    if (BlockBudget::left(device, 32, 16).to_stay == 31) took = kept.take(device, 32, Launches::kStay, 16);
+  });
+  loan.lower();
+  newcomer.join();
+  EXPECT_TRUE(took);
+  BlockBudget large;
+  EXPECT_FALSE(large.take(device, 32, Launches::kStay, 16));
 }
 
 // Makes calls of `many` communicators over two GPUs, each in a stream of its own. One GPU gets the calls in ascending
@@ -90,19 +130,91 @@ void call_crosswise(std::size_t many, Communicator& rank, int device) {
   must(launches >= 2 * many, "the host carried out some of the calls");
 }
 
-TEST(DeviceRooms, ManyCommunicatorsOfOneProcessDoNotKeepEachOtherFromRunning) {
+TEST(BlockBudgetJobs, ManyCommunicatorsOfOneProcessDoNotKeepEachOtherFromRunning) {
   EXPECT_TRUE(Job(std::vector<Devices>{{0, 1}})
                   .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
                        std::chrono::seconds(20)));
 }
-TEST(DeviceRooms, ManyCommunicatorsOfTwoProcessesDoNotKeepEachOtherFromRunning) {
+TEST(BlockBudgetJobs, ManyCommunicatorsOfTwoProcessesDoNotKeepEachOtherFromRunning) {
   EXPECT_TRUE(Job(Devices{0, 1})
                   .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
                        std::chrono::seconds(20)));
 }
+// The calls have 8 slices, but few blocks can be borrowed, and each GPU lends them in another order.
+TEST(BlockBudgetJobs, CallsWithFewBorrowedBlocksDoNotKeepEachOtherFromRunning) {
+  EXPECT_TRUE(Job(Devices{0, 1})
+                  .run([](Communicator& rank, const Gpu&) { call_crosswise(5, rank, rank.rank()); },
+                       std::chrono::seconds(20), [] { setenv("TUTTI_DEVICE_BLOCKS", "16", 1); }));
+}
+
+constexpr std::size_t kLongBytes = 160'000;  // a ring of two ranks divides them into 16 slices
+
+std::atomic<unsigned> most_blocks = 0;  // of a launch of the simple protocol in this process
+
+// Sets most_blocks at each launch. Call it before ranks are created.
+void count_blocks() {
+  cuda::fake::Control tapped = small_devices();
+  tapped.register_kernel = [](cuda::fake::FakeKernel kernel) {
+    if (kernel.name == "tutti_evaluate_simple") {
+      kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
+        if (launch.grid[0] > most_blocks) most_blocks = launch.grid[0];
+        return run(launch);
+      };
+    }
+    small_devices().register_kernel(std::move(kernel));
+  };
+  register_device_kernels(tapped, FakeDeviceOptions::from_environment());
+  setenv("TUTTI_DEVICE_BLOCKS", "16", 1);
+}
+
+Status add_ones(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
+  return rank.all_reduce(pointer(memory), pointer(memory), memory.bytes(), DataType::kUint8, ReduceOp::kSum,
+                         gpu.options(Algorithm::kRing));
+}
+
+TEST(BlockBudgetJobs, TheThirteenthCommunicatorGetsAsManyBlocksAsTheFirst) {
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(kLongBytes);
+    Communicators communicators;
+    for (int i = 0; i < 13; ++i) {
+      communicators.push_back(*rank.split(0, rank.rank()));
+      gpu.put(memory, Bytes(kLongBytes, std::byte{1}));
+      most_blocks = 0;
+      must(add_ones(*communicators.back(), gpu, memory));
+      must(gpu.get(memory) == Bytes(kLongBytes, std::byte{2}), "a sum");
+      must(most_blocks == 16, "communicator " + std::to_string(i) + " got " + std::to_string(most_blocks) + " blocks");
+      must(communicators.back()->async_status());
+    }
+    must(rank.barrier());
+  };
+  setenv("FAKE_CUDA_BLOCKS", "400", 1);
+  EXPECT_TRUE(Job(Devices{0, 1}).run(body, std::chrono::seconds(60), count_blocks));
+  unsetenv("FAKE_CUDA_BLOCKS");
+}
+
+// A captured call borrows half of the free blocks, as long as the communicator exists.
+TEST(BlockBudgetJobs, AGraphKeepsItsBlocks) {
+  const auto body = [](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(kLongBytes);
+    gpu.put(memory, Bytes(kLongBytes, std::byte{1}));
+    const test::CapturedGraph graph(driver(), gpu.stream(), [&] { must(add_ones(rank, gpu, memory)); });
+    graph.launch();
+    gpu.synchronize();
+    must(most_blocks == 14, "a replay had " + std::to_string(most_blocks) + " blocks, not 4 + (32 - 4 - 1 - 8) / 2");
+    must(add_ones(rank, gpu, memory));
+    gpu.synchronize();
+    must(most_blocks == 16, "a call beside a graph had " + std::to_string(most_blocks) + " blocks");
+    graph.launch();
+    must(gpu.get(memory) == Bytes(kLongBytes, std::byte{8}), "the sum of three calls");
+    must(rank.async_status());
+    must(rank.barrier());
+  };
+  EXPECT_TRUE(Job(Devices{0, 1}).run(body, std::chrono::seconds(60), count_blocks));
+}
+
 // Two ranks of the process share a GPU and a third rank has another GPU, so their calls cannot run in rounds. When no
 // blocks are left, the host must carry out the calls.
-TEST(DeviceRooms, RanksThatCannotGoInRoundsGoByTheHost) {
+TEST(BlockBudgetJobs, RanksThatCannotGoInRoundsGoByTheHost) {
   const auto body = [](Communicator& rank, const Gpu& gpu) {
     Communicators communicators;
     for (int i = 0; i < 12; ++i) communicators.push_back(*rank.split(0, rank.rank()));
