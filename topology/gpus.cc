@@ -19,16 +19,6 @@ using cuda::Driver;
 using cuda::NvLink;
 using cuda::Nvml;
 
-// Formats a GPU's UUID in the way NVML does, for example "GPU-fa000000-0000-0000-0000-000000000001".
-std::string text_of(const cuda::CUuuid& uuid) {
-  std::string text = "GPU";
-  for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid.bytes[i]);
-  }
-  return text;
-}
-
 Result<int> attribute(const Driver& driver, cuda::DeviceAttribute which, cuda::CUdevice device) {
   int value = 0;
   TUTTI_TRY(driver.check(driver.api().device_get_attribute(&value, which, device),
@@ -48,7 +38,7 @@ Result<Gpu> query_driver(const Driver& driver, int number) {
   gpu.name = text.data();
   cuda::CUuuid uuid;
   TUTTI_TRY(driver.check(api.device_get_uuid(&uuid, device), about("cuDeviceGetUuid")));
-  gpu.uuid = text_of(uuid);
+  gpu.uuid = uuid_text(uuid);
   TUTTI_TRY(driver.check(api.device_get_pci_bus_id(text.data(), static_cast<int>(text.size()), device),
                          about("cuDeviceGetPCIBusId")));
   gpu.pci_id = text.data();

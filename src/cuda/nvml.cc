@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <set>
 #include <utility>
 
 #include "base/assert.h"
@@ -139,6 +140,39 @@ std::vector<NvLink> links_of(const NvmlApi& api, NvmlDevice device) {
 }
 
 }  // namespace
+
+std::string uuid_text(const CUuuid& uuid) {
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid.bytes[i]);
+  }
+  return text;
+}
+
+bool are_joined_by_nvlink(std::span<const CUuuid> gpus) {
+  const auto nvml = Nvml::open();
+  if (!nvml) return false;
+  const auto count = nvml->gpu_count();
+  if (!count) return false;
+  std::vector<std::uint32_t> indices;
+  for (std::uint32_t index = 0; index < *count; ++index) {
+    const auto gpu = nvml->gpu(index);
+    const auto has_uuid = [&](const CUuuid& uuid) { return uuid_text(uuid) == gpu->uuid; };
+    if (gpu && std::ranges::any_of(gpus, has_uuid)) indices.push_back(index);
+  }
+  std::set<std::string> different;
+  for (const CUuuid& uuid : gpus) different.insert(uuid_text(uuid));
+  if (indices.size() != different.size()) return false;
+  for (const std::uint32_t from : indices) {
+    for (const std::uint32_t to : indices) {
+      if (from == to) continue;
+      const auto reach = nvml->reach(from, to);
+      if (!reach || !reach->nvlink) return false;
+    }
+  }
+  return true;
+}
 
 Result<Nvml> Nvml::open() {
   auto library = SharedLibrary::open(kLibrary);

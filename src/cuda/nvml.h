@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cuda/driver_types.h"
 #include "tutti/result.h"
 
 namespace tutti::cuda {
@@ -45,6 +47,13 @@ struct GpuInfo {
   std::optional<bool> mig_enabled;
   std::vector<NvLink> links;
 };
+
+// A GPU's UUID as NVML writes it, for example "GPU-fa000000-0000-0000-0000-000000000001".
+std::string uuid_text(const CUuuid& uuid);
+
+// Whether NVML says that NVLinks connect every two of `gpus` that differ. False if NVML cannot be asked, or does not
+// know one of them.
+bool are_joined_by_nvlink(std::span<const CUuuid> gpus);
 
 struct NvmlApi;
 

@@ -37,6 +37,8 @@ constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, b
 // A rank's contribution to the third round: it has opened all memory. To the last round: what the others write arrives.
 constexpr std::string_view kConnected = "1";
 constexpr std::string_view kNotConnected = "0";  // as kConnected: it has not; the reason follows
+// To the last round, instead of kConnected: but LL128 must not be used.
+constexpr std::string_view kWithoutLl128 = "1-";
 
 // How ranks of other processes reach the memory of a rank.
 struct RemoteMemory {
@@ -89,6 +91,7 @@ class DeviceResourcesMaker {
     auto checked = round(links);
     if (!checked) return checked.error();
     if (!connected || !all_connected(*checked)) return std::unique_ptr<DeviceResources>();
+    if (std::ranges::find(*checked, kWithoutLl128) != checked->end()) replace_ll128();
     log_.write(LogLevel::kInfo, "calls on device memory run on the GPUs: device {}, {} blocks of {} threads at most",
                job_context_.device->number(), resources_->settings_.blocks, resources_->settings_.threads);
     return std::move(resources_);
@@ -128,7 +131,7 @@ class DeviceResourcesMaker {
   // Whether all contributions to a round are kConnected. If not, logs the reason of the first rank without it.
   bool all_connected(const std::vector<std::string>& contributions) const {
     for (std::uint32_t r = 0; r < ranks_; ++r) {
-      if (contributions[r] == kConnected) continue;
+      if (contributions[r].starts_with(kConnected)) continue;
       log_fallback(LogLevel::kWarn, r, after(kNotConnected, contributions[r]));
       return false;
     }
@@ -138,8 +141,10 @@ class DeviceResourcesMaker {
   // Makes the contribution to the last round, as try_to_connect() does: whether what the other GPUs write arrives here.
   // Communicators in which ranks share GPUs are not checked, because they do not use the kernel of the check.
   Result<std::string> try_links() {
-    if (!resources_->settings_.transfers) return std::string(kConnected);
     try {
+      const bool wants_ll128 = resources_->settings_.protocol == DeviceProtocol::kLl128;
+      const std::string joined(wants_ll128 && !lines_arrive_whole(offers_) ? kWithoutLl128 : kConnected);
+      if (!resources_->settings_.transfers) return joined;
       auto scope = cuda::ContextScope::enter(job_context_.device->driver(), job_context_.device->context());
       if (!scope) return scope.error();
       const Status arrives = check_links({.driver = job_context_.device->driver(),
@@ -153,11 +158,20 @@ class DeviceResourcesMaker {
                                           .rank = rank_,
                                           .ranks = ranks_},
                                          std::min(kLinkLimit, job_context_.config.setup_timeout / 2));
-      if (arrives.ok()) return std::string(kConnected);
+      if (arrives.ok()) return joined;
       return fmt::format("{}{:.{}}", kNotConnected, arrives.error().message, kMostReason);
     } catch (...) {
       return error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_), "checking the links");
     }
+  }
+
+  void replace_ll128() {
+    resources_->settings_.protocol = DeviceProtocol::kSimple;
+    if (rank_ != 0) return;
+    log_.write(
+        LogLevel::kWarn,
+        "TUTTI_DEVICE_PROTOCOL=ll128 needs NVLink between all GPUs, which NVML does not confirm: the protocol is "
+        "simple instead");
   }
 
   // Records that `peer` has not opened the memory of this rank. When the resources of this rank are destroyed, they
@@ -375,7 +389,7 @@ class DeviceResourcesMaker {
       resources_->opened_.push_back({.rank = r, .memory = std::move(*opened)});
     }
     TUTTI_TRY(open_flags(handles));
-    auto windows = DeviceWindows::make(job_context_.device, rank_, std::move(others), resources_->own_arena_->address());
+    auto windows = DeviceWindows::make(job_context_.device, std::move(others), resources_->own_arena_->address());
     if (!windows) return windows.error();
     resources_->windows_ = std::move(*windows);
     resources_->launch_group_ = resources_->process_->launch_group(

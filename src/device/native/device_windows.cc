@@ -40,11 +40,11 @@ static_assert(kMostDeviceWindows <= 64, "numbers are bits of a word");
 
 }  // namespace
 
-Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
+Result<std::shared_ptr<DeviceWindows>> DeviceWindows::make(std::shared_ptr<RankDevice> device,
                                                            ExportedMemory::Peers peers, cuda::CUdeviceptr arena) {
   std::shared_ptr<DeviceWindows> made(
       // not make_shared, because the constructor is private
-      new DeviceWindows(std::move(device), rank, std::move(peers), arena));
+      new DeviceWindows(std::move(device), std::move(peers), arena));
   const cuda::Driver& driver = made->device_->driver();
   const auto ranks = static_cast<std::uint32_t>(made->peers_.reach.size());
   const std::uint64_t first = DeviceArena::window_word(0, 0);

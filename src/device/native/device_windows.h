@@ -28,8 +28,8 @@ class DeviceWindows {
  public:
   // `arena`: the address of this rank's arena; the object writes the table in it, until end(). The context of the
   // device must be current.
-  static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, std::uint32_t rank,
-                                                     ExportedMemory::Peers peers, cuda::CUdeviceptr arena);
+  static Result<std::shared_ptr<DeviceWindows>> make(std::shared_ptr<RankDevice> device, ExportedMemory::Peers peers,
+                                                     cuda::CUdeviceptr arena);
   DeviceWindows(const DeviceWindows&) = delete;
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
@@ -76,9 +76,8 @@ class DeviceWindows {
     std::vector<cuda::PeerMemory> opened;
     std::vector<cuda::MappedMemory> mapped;
   };
-  DeviceWindows(std::shared_ptr<RankDevice> device, std::uint32_t rank, ExportedMemory::Peers peers,
-                cuda::CUdeviceptr arena)
-      : device_(std::move(device)), rank_(rank), peers_(std::move(peers)), arena_(arena) {}
+  DeviceWindows(std::shared_ptr<RankDevice> device, ExportedMemory::Peers peers, cuda::CUdeviceptr arena)
+      : device_(std::move(device)), peers_(std::move(peers)), arena_(arena) {}
   Result<std::string> offer(const void* data, std::size_t bytes, ExportedMemory& exported) const;
   Result<std::vector<Offer>> read(const std::vector<std::string>& blobs) const;
   Status open(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts);
@@ -93,7 +92,6 @@ class DeviceWindows {
 
   // shared with the DeviceResources; declared first, so that it is destroyed last
   const std::shared_ptr<RankDevice> device_;
-  const std::uint32_t rank_;
   const ExportedMemory::Peers peers_;
   const cuda::CUdeviceptr arena_;
   mutable std::mutex mutex_;

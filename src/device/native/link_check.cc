@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
+#include "cuda/nvml.h"
 #include "cuda/resources.h"
 #include "executor/device_transfers.h"
 
@@ -87,6 +89,16 @@ Status check_links(const LinkCheck& check, std::chrono::milliseconds limit) {
     }
   }
   return {};
+}
+
+bool lines_arrive_whole(std::span<const DeviceOffer> offers) {
+  std::vector<cuda::CUuuid> gpus;
+  bool one_device = true;
+  for (const DeviceOffer& offer : offers) {
+    gpus.push_back(offer.uuid);
+    one_device &= offer.same_device(offers.front());
+  }
+  return one_device || cuda::are_joined_by_nvlink(gpus);
 }
 
 }  // namespace tutti::detail

@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 
 #include "cuda/driver.h"
+#include "device/native/device_offer.h"
 #include "kernels/device/transfer_call.h"
 #include "tutti/result.h"
 
@@ -31,5 +33,10 @@ struct LinkCheck {
 // the messages of the others. Errors: kDevice with the rank whose message has not arrived or was changed on its way;
 // those of the driver.
 Status check_links(const LinkCheck& check, std::chrono::milliseconds limit);
+
+// Whether a line of 128 bytes that one of these GPUs writes is never seen in part by another, as the protocol LL128
+// needs it. NVLink and the memory of a single GPU have this property; PCIe may divide a line. False if NVML does not
+// confirm that NVLinks join all of the GPUs. `offers`: at least one.
+bool lines_arrive_whole(std::span<const DeviceOffer> offers);
 
 }  // namespace tutti::detail

@@ -1,8 +1,9 @@
 // A fake NVML library, libnvidia-ml.so.1, for the devices of the fake driver (FAKE_CUDA_DEVICES).
 //
 // Every device has four NVLinks. Links 0 and 1 lead to the next device in a ring, link 2 is down, and link 3 leads to a
-// switch. MIG is enabled on the last device. If FAKE_NVML_INIT is set, nvmlInit_v2 fails with that number. Nothing
-// changes at run time, so any thread may call the functions.
+// switch. MIG is enabled on the last device. If FAKE_NVML_INIT is set, nvmlInit_v2 fails with that number. With
+// FAKE_NVML_NVLINK=0, no two devices reach each other by NVLink. Nothing changes at run time, so any thread may call
+// the functions.
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -99,9 +100,11 @@ int nvmlDeviceGetNvLinkVersion(void*, std::uint32_t link, std::uint32_t* version
 }
 
 int nvmlDeviceGetP2PStatus(void*, void*, std::int32_t capability, std::int32_t* status) {
+  constexpr std::int32_t kNvLink = 2;
   constexpr std::int32_t kAtomics = 3;
   constexpr std::int32_t kOtherwise = 5;
-  *status = capability == kAtomics ? kOtherwise : 0;
+  const bool missing = capability == kAtomics || (capability == kNvLink && number("FAKE_NVML_NVLINK", 1) == 0);
+  *status = missing ? kOtherwise : 0;
   return kSuccess;
 }
 

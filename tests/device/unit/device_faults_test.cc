@@ -347,6 +347,20 @@ TEST(DeviceFallback, GpusWithTooFewBlocksCauseOneWarning) {
   EXPECT_THAT(log, HasSubstr("too few free blocks"));
 }
 
+// LL128 is refused if NVML does not say that NVLinks join the GPUs. Ranks on one GPU need no link.
+TEST(DeviceFallback, Ll128WithoutNvLinkCausesOneWarning) {
+  setenv("TUTTI_DEVICE_PROTOCOL", "ll128", 1);
+  setenv("FAKE_NVML_NVLINK", "0", 1);
+  std::vector<Communicators> made;
+  const std::string log = log_of_creation({0, 1}, made);
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_THAT(log, HasSubstr("tutti[0]: warn: TUTTI_DEVICE_PROTOCOL=ll128 needs NVLink between all GPUs"));
+  EXPECT_EQ(log_of_creation({0, 0}, made), "");
+  unsetenv("FAKE_NVML_NVLINK");
+  EXPECT_EQ(log_of_creation({0, 1}, made), "");
+  unsetenv("TUTTI_DEVICE_PROTOCOL");
+}
+
 TEST(DeviceFallback, CallsByTheHostThatTheUserAskedForCauseNoWarning) {
   std::vector<Communicators> made;
   CommunicatorOptions staged;
