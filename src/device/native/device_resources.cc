@@ -89,6 +89,7 @@ DeviceResources::~DeviceResources() {
   leak_until_exit(std::move(opened_));  // kernels may still use this and the following objects
   leak_until_exit(std::move(flags_));
   leak_until_exit(std::move(links_));
+  leak_until_exit(std::move(link_check_));
   leak_until_exit(std::move(block_budget_));
   // keeps the arenas of peers in this process, and the LaunchGroup's host memory that launches read
   leak_until_exit(std::move(process_));

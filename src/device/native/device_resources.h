@@ -26,6 +26,7 @@
 #include "device/native/copy_engines.h"
 #include "device/native/device_windows.h"
 #include "device/native/launch_group.h"
+#include "device/native/link_check.h"
 #include "device/native/peer_flags.h"
 #include "device/native/stream_barrier.h"
 #include "device/rank_device.h"
@@ -138,6 +139,7 @@ class DeviceResources {
   // offsets of the tables in it, in bytes.
   std::optional<cuda::DeviceMemory> links_;
   std::array<std::uint64_t, kDeviceProtocols + 1> links_at_{};
+  std::optional<LinkCheck> link_check_;  // only used during set-up
   std::optional<cuda::PinnedMemory> pinned_;
   device::RankStatus* status_ = nullptr;  // in the pinned memory
   std::optional<StreamBarrier> barrier_;  // empty if the communicator uses neither rounds nor copies between barriers

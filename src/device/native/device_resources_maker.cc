@@ -104,18 +104,16 @@ class DeviceResourcesMaker {
     if (rank_ != 0) return;
     constexpr std::string_view kEnd = "; TUTTI_DEVICE_CALLS=staged ends this warning";
     const std::string_view end = level == LogLevel::kWarn ? kEnd : "";
-    if (rank < 0) return log_.write(level, "calls on device memory are carried out by the host: {}{}", reason, end);
-    log_.write(level, "calls on device memory are carried out by the host: rank {}: {}{}", rank, reason, end);
+    const std::string whose = rank < 0 ? "" : fmt::format("rank {}: ", rank);
+    log_.write(level, "calls on device memory are carried out by the host: {}{}{}", whose, reason, end);
   }
 
-  // Returns what follows the mark in a rank's contribution.
   static std::string_view after(std::string_view mark, std::string_view contribution) {
     return contribution.substr(std::min(mark.size(), contribution.size()));
   }
 
-  // Makes the contribution to the last round: kConnected if every peer's memory was opened. Otherwise kNotConnected and
-  // the reason, for example that this GPU cannot access a peer's GPU; then no peer's memory stays open. Returns an
-  // error only after an exception.
+  // Makes the contribution to the third round: kConnected if every peer's memory was opened; otherwise kNotConnected
+  // and the reason, and then no peer's memory stays open. Returns an error only after an exception.
   Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
     try {
       const Status connected = connect(handles);
@@ -138,26 +136,24 @@ class DeviceResourcesMaker {
     return true;
   }
 
-  // Makes the contribution to the last round, as try_to_connect() does: whether what the other GPUs write arrives here.
+  // Makes the contribution to the last round: whether what the other GPUs write arrives here.
   // Communicators in which ranks share GPUs are not checked, because they do not use the kernel of the check.
   Result<std::string> try_links() {
     try {
       const bool wants_ll128 = resources_->settings_.protocol == DeviceProtocol::kLl128;
       const std::string joined(wants_ll128 && !lines_arrive_whole(offers_) ? kWithoutLl128 : kConnected);
-      if (!resources_->settings_.transfers) return joined;
+      if (!resources_->settings_.transfers || !resources_->link_check_) return joined;
       auto scope = cuda::ContextScope::enter(job_context_.device->driver(), job_context_.device->context());
       if (!scope) return scope.error();
-      const Status arrives = check_links({.driver = job_context_.device->driver(),
-                                          .kernel = resources_->transfer_kernel(),
-                                          .links = resources_->transfer_links(),
-                                          .connections = resources_->arena_.transfer_connections().count,
-                                          .status = resources_->status_on_device(),
-                                          .here = resources_->status(),
-                                          .blocks = resources_->settings_.kept_blocks,
-                                          .threads = resources_->settings_.threads,
-                                          .rank = rank_,
-                                          .ranks = ranks_},
-                                         std::min(kLinkLimit, job_context_.config.setup_timeout / 2));
+      const Status arrives =
+          resources_->link_check_->run({.kernel = resources_->transfer_kernel(),
+                                        .links = resources_->transfer_links(),
+                                        .status = resources_->status_on_device(),
+                                        .here = &resources_->status(),
+                                        .blocks = resources_->settings_.kept_blocks,
+                                        .threads = resources_->settings_.threads,
+                                        .rank = rank_,
+                                        .limit = std::min(kLinkLimit, job_context_.config.setup_timeout / 2)});
       if (arrives.ok()) return joined;
       return fmt::format("{}{:.{}}", kNotConnected, arrives.error().message, kMostReason);
     } catch (...) {
@@ -294,6 +290,11 @@ class DeviceResourcesMaker {
     resources_->status_ = new (pinned->bytes().data()) device::RankStatus;
     resources_->pinned_.emplace(std::move(*pinned));
     TUTTI_TRY(zero(*memory));
+    if (resources_->settings_.transfers && ranks_ > 1) {
+      auto check = LinkCheck::make(driver, ranks_, arena.transfer_connections().count);
+      if (!check) return check.error();
+      resources_->link_check_.emplace(std::move(*check));
+    }
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));
     resources_->process_ = shared_in_process<DeviceResources::Process>(communicator_);
     auto flags = PeerFlags::create(driver);
@@ -361,7 +362,7 @@ class DeviceResourcesMaker {
     return {};
   }
 
-  // The work before the last round: opens the arena of every peer, joins the LaunchGroup, and writes the table of
+  // The work before the third round: opens the arena of every peer, joins the LaunchGroup, and writes the table of
   // connections to the device. `handles`: the contributions to the second round.
   Status connect(const std::vector<std::string>& handles) {
     TUTTI_TRY(check_budget(handles));

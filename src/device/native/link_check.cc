@@ -24,68 +24,81 @@ std::byte pattern(std::uint32_t from, std::uint32_t to, std::size_t index) {
   return static_cast<std::byte>(from * 31 + to * 7 + index * 13 + index / 256 + 1);
 }
 
-Error lost(std::uint32_t from, std::uint32_t to, const char* what) {
+Error lost(std::uint32_t from, std::uint32_t to, const std::string& how, const char* unless = "") {
   return Error{
       ErrorCode::kDevice, ErrorScope::kCommunicator, static_cast<std::int32_t>(from),
       fmt::format("data that the GPU of rank {} writes to the GPU of rank {} {}, although the driver says that "
-                  "the GPUs reach each other: switch off PCIe access control (ACS) and the IOMMU for them",
-                  from, to, what)};
+                  "the GPUs reach each other: switch off PCIe access control (ACS) and the IOMMU for them{}",
+                  from, to, how, unless)};
 }
+
+std::size_t message_bytes(std::uint32_t ranks) { return ranks * kMessageBytes; }
 
 }  // namespace
 
-Status check_links(const LinkCheck& check, std::chrono::milliseconds limit) {
-  if (check.ranks < 2) return {};
-  const cuda::DriverApi& api = check.driver.api();
-  const std::size_t all_bytes = check.ranks * kMessageBytes;
-  // Block r of the first half goes to rank r, and block r of the second half comes from it.
-  auto memory = cuda::DeviceMemory::allocate(check.driver, 2 * all_bytes);
+Result<LinkCheck> LinkCheck::make(const cuda::Driver& driver, std::uint32_t ranks, std::uint32_t connections) {
+  auto memory = cuda::DeviceMemory::allocate(driver, 2 * message_bytes(ranks));
   if (!memory) return memory.error();
+  // A message has at most one part on each connection.
+  const std::size_t most_queues = std::size_t{2} * ranks * connections;
+  const std::size_t launch_bytes = most_queues * (sizeof(device::TransferQueue) + sizeof(device::TransferPart));
+  auto pinned = cuda::PinnedMemory::allocate(driver, 2 * message_bytes(ranks) + launch_bytes);
+  if (!pinned) return pinned.error();
+  return LinkCheck(driver, ranks, connections, std::move(*memory), std::move(*pinned));
+}
+
+Status LinkCheck::run(const Options& options) {
+  const cuda::DriverApi& api = driver_.api();
   std::vector<Transfer> transfers;
-  std::vector<std::byte> bytes(2 * all_bytes);
-  for (std::uint32_t peer = 0; peer < check.ranks; ++peer) {
-    if (peer == check.rank) continue;
+  const std::span<std::byte> bytes = pinned_.bytes().first(2 * message_bytes(ranks_));
+  const std::span<std::byte> received = bytes.subspan(message_bytes(ranks_));
+  std::ranges::fill(bytes, std::byte{0});
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    if (peer == options.rank) continue;
     for (const Direction direction : {Direction::kSend, Direction::kReceive}) {
       Transfer transfer;
       transfer.direction = direction;
       transfer.peer = peer;
       transfer.bytes = kMessageBytes;
-      const std::size_t at = (direction == Direction::kSend ? 0 : all_bytes) + peer * kMessageBytes;
-      transfer.data = reinterpret_cast<std::byte*>(memory->address() + at);  // NOLINT: a device's address
+      const std::size_t at = (direction == Direction::kSend ? 0 : message_bytes(ranks_)) + peer * kMessageBytes;
+      transfer.data = reinterpret_cast<std::byte*>(memory_.address() + at);  // NOLINT: a device's address
       transfer.tag.type = static_cast<std::uint8_t>(DataType::kUint8);
       transfers.push_back(transfer);
     }
-    for (std::size_t i = 0; i < kMessageBytes; ++i) bytes[peer * kMessageBytes + i] = pattern(check.rank, peer, i);
+    for (std::size_t i = 0; i < kMessageBytes; ++i) bytes[peer * kMessageBytes + i] = pattern(options.rank, peer, i);
   }
-  const DeviceTransfers packed = pack_transfers(transfers, check.ranks, check.connections, check.links);
+  const DeviceTransfers packed = pack_transfers(transfers, ranks_, connections_, options.links);
   const std::size_t queues_bytes = packed.queues.size() * sizeof(device::TransferQueue);
   const std::size_t parts_bytes = packed.parts.size() * sizeof(device::TransferPart);
-  auto pinned = cuda::PinnedMemory::allocate(check.driver, queues_bytes + parts_bytes);
-  if (!pinned) return pinned.error();
-  std::memcpy(pinned->bytes().data(), packed.queues.data(), queues_bytes);
-  std::memcpy(pinned->bytes().data() + queues_bytes, packed.parts.data(), parts_bytes);
+  TUTTI_ASSERT(bytes.size() + queues_bytes + parts_bytes <= pinned_.bytes().size());
+  std::memcpy(pinned_.bytes().data() + bytes.size(), packed.queues.data(), queues_bytes);
+  std::memcpy(pinned_.bytes().data() + bytes.size() + queues_bytes, packed.parts.data(), parts_bytes);
+  const cuda::CUdeviceptr queues = pinned_.device_address() + bytes.size();
   device::TransferLaunch launch;
-  launch.queues = reinterpret_cast<const device::TransferQueue*>(pinned->device_address());  // NOLINT: as above
-  launch.parts = reinterpret_cast<const device::TransferPart*>(pinned->device_address() + queues_bytes);  // NOLINT
+  launch.queues = reinterpret_cast<const device::TransferQueue*>(queues);               // NOLINT: as above
+  launch.parts = reinterpret_cast<const device::TransferPart*>(queues + queues_bytes);  // NOLINT
   launch.queue_count = static_cast<std::uint32_t>(packed.queues.size());
-  launch.status = check.status;
-  launch.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(limit).count());
-  auto stream = cuda::Stream::create(check.driver);
+  launch.status = options.status;
+  launch.timeout_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(options.limit).count());
+  auto stream = cuda::Stream::create(driver_);
   if (!stream) return stream.error();
-  const auto checked = [&](cuda::CUresult result) { return check.driver.check(result, "checking the links of a GPU"); };
-  TUTTI_TRY(checked(api.memcpy_htod_async(memory->address(), bytes.data(), bytes.size(), stream->handle())));
+  const auto checked = [&](cuda::CUresult result) { return driver_.check(result, "checking the links of a GPU"); };
+  TUTTI_TRY(checked(api.memcpy_htod_async(memory_.address(), bytes.data(), bytes.size(), stream->handle())));
   void* parameters[] = {&launch};
-  const std::uint32_t blocks = std::min(check.blocks, launch.queue_count);
-  TUTTI_TRY(checked(
-      api.launch_kernel(check.kernel, blocks, 1, 1, check.threads, 1, 1, 0, stream->handle(), parameters, nullptr)));
-  TUTTI_TRY(checked(api.memcpy_dtoh_async(bytes.data(), memory->address(), bytes.size(), stream->handle())));
+  const std::uint32_t blocks = std::min(options.blocks, launch.queue_count);
+  TUTTI_TRY(checked(api.launch_kernel(options.kernel, blocks, 1, 1, options.threads, 1, 1, 0, stream->handle(),
+                                      parameters, nullptr)));
+  TUTTI_TRY(checked(api.memcpy_dtoh_async(bytes.data(), memory_.address(), bytes.size(), stream->handle())));
   TUTTI_TRY(stream->synchronize());
-  const auto failed = device::FailureWord::of(check.here.failure);
-  if (failed.cause != device::Failure::kNone) return lost(failed.peer, check.rank, "does not arrive");
-  for (std::uint32_t peer = 0; peer < check.ranks; ++peer) {
-    for (std::size_t i = 0; peer != check.rank && i < kMessageBytes; ++i) {
-      if (bytes[all_bytes + peer * kMessageBytes + i] != pattern(peer, check.rank, i))
-        return lost(peer, check.rank, "is changed on its way");
+  const auto failed = device::FailureWord::of(options.here->failure);
+  if (failed.cause != device::Failure::kNone) {
+    return lost(failed.peer, options.rank, fmt::format("does not arrive within {} ms", options.limit.count()),
+                ", unless one of them was busy with other work");
+  }
+  for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
+    for (std::size_t i = 0; peer != options.rank && i < kMessageBytes; ++i) {
+      if (received[peer * kMessageBytes + i] != pattern(peer, options.rank, i))
+        return lost(peer, options.rank, "is changed on its way");
     }
   }
   return {};

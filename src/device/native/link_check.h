@@ -1,4 +1,4 @@
-// check_links(): whether data arrives that GPUs write into each other's memory. On some machines it is lost without an
+// LinkCheck: whether data arrives that GPUs write into each other's memory. On some machines it is lost without an
 // error, although the driver says that the GPUs can access each other: with PCIe access control (ACS) or an IOMMU that
 // redirects writes between devices. Each rank sends a message to every other rank, with the kernel of sends and
 // receives, and compares what it has received. Only DeviceResourcesMaker uses it.
@@ -7,32 +7,54 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "cuda/driver.h"
+#include "cuda/resources.h"
 #include "device/native/device_offer.h"
 #include "kernels/device/transfer_call.h"
 #include "tutti/result.h"
 
 namespace tutti::detail {
 
-// What check_links() uses. The context of the GPU must be current.
-struct LinkCheck {
-  const cuda::Driver& driver;
-  cuda::CUfunction kernel;         // that of sends and receives
-  device::Link* links;             // the connections of sends and receives, in the memory of the GPU
-  std::uint32_t connections;       // their number for each pair of ranks and direction
-  device::RankStatus* status;      // as the GPU sees it
-  const device::RankStatus& here;  // the same status, as the host sees it
-  std::uint32_t blocks;            // most blocks and threads of a launch
-  std::uint32_t threads;
-  std::uint32_t rank;
-  std::uint32_t ranks;
-};
+// The check of one rank. The context of the GPU must be current for every function and for the destructor. Destroy the
+// object only when the communicator ends: memory of a GPU is freed only when the GPU has no other work, and that may
+// wait for ranks that are in this set-up.
+class LinkCheck {
+ public:
+  // `ranks`: number of ranks of the communicator. `connections`: number of connections for sends and receives of each
+  // pair of ranks, in each direction. Errors: those of the driver.
+  static Result<LinkCheck> make(const cuda::Driver& driver, std::uint32_t ranks, std::uint32_t connections);
 
-// All ranks call it at the same time, when each of them has opened the memory of the others. Waits at most `limit` for
-// the messages of the others. Errors: kDevice with the rank whose message has not arrived or was changed on its way;
-// those of the driver.
-Status check_links(const LinkCheck& check, std::chrono::milliseconds limit);
+  struct Options {
+    cuda::CUfunction kernel = nullptr;         // that of sends and receives
+    device::Link* links = nullptr;             // the connections, in the memory of the GPU
+    device::RankStatus* status = nullptr;      // as the GPU sees it
+    const device::RankStatus* here = nullptr;  // the same status, as the host sees it
+    std::uint32_t blocks = 1;                  // most blocks and threads of a launch
+    std::uint32_t threads = 1;
+    std::uint32_t rank = 0;
+    std::chrono::milliseconds limit{10'000};  // how long to wait for the messages of the others
+  };
+  // All ranks call it once, at the same time, when each of them has opened the memory of the others. Errors: kDevice
+  // with the rank whose message has not arrived or was changed on its way; those of the driver.
+  Status run(const Options& options);
+
+ private:
+  LinkCheck(const cuda::Driver& driver, std::uint32_t ranks, std::uint32_t connections, cuda::DeviceMemory memory,
+            cuda::PinnedMemory pinned)
+      : driver_(driver),
+        ranks_(ranks),
+        connections_(connections),
+        memory_(std::move(memory)),
+        pinned_(std::move(pinned)) {}
+
+  const cuda::Driver& driver_;
+  const std::uint32_t ranks_;
+  const std::uint32_t connections_;
+  cuda::DeviceMemory memory_;  // messages to all ranks, one after the other, and then those from all ranks
+  cuda::PinnedMemory pinned_;  // a copy of `memory_`, and then the queues and the parts of the launch
+};
 
 // Whether a line of 128 bytes that one of these GPUs writes is never seen in part by another, as the protocol LL128
 // needs it. NVLink and the memory of a single GPU have this property; PCIe may divide a line. False if NVML does not

@@ -300,6 +300,31 @@ TEST(DeviceTransfer, WithoutAPartnerEndsAtItsTimeout) {
   });
 }
 
+// Rank 0 has a kernel that waits for rank 1, which makes its part of the call only after the next communicator. So the
+// set-up of that communicator must not make the driver wait for the kernel, for example by freeing memory.
+void check_set_up_beside_a_call(Communicator& rank, const Gpu& gpu) {
+  const cuda::DeviceMemory memory = gpu.allocate(4'096);
+  gpu.put(memory, Bytes(4'096, std::byte{1}));
+  auto first = rank.split(0, rank.rank());
+  must(first.ok(), "the first communicator");
+  const auto call = [&] {
+    must(
+        (*first)->all_reduce(pointer(memory), pointer(memory), 4'096, DataType::kUint8, ReduceOp::kSum, gpu.options()));
+  };
+  if (rank.rank() == 0) call();
+  auto second = rank.split(0, rank.rank());
+  must(second.ok(), second.ok() ? "" : to_string(second.error()));
+  if (rank.rank() == 1) call();
+  must(gpu.get(memory) == Bytes(4'096, std::byte{2}), "a sum");
+  must((*first)->async_status());
+}
+
+TEST(DeviceTransferJobs, ACommunicatorIsMadeWhileACallWaits) {
+  setenv("FAKE_CUDA_IMPLICIT_WAITS", "1", 1);
+  EXPECT_TRUE(Job({0, 1}).run(check_set_up_beside_a_call, test::scaled(std::chrono::seconds(10))));
+  unsetenv("FAKE_CUDA_IMPLICIT_WAITS");
+}
+
 // What rank 0 writes into the memory of the other GPU is lost, although the driver says that it can access it.
 TEST(DeviceTransferJobs, WritesThatAreLostAreFoundAtSetUp) {
   const Job::Making making{.begins =
