@@ -46,7 +46,7 @@ class Evaluator {
   // Calls that only sum have their own loop: function calls in the other loop would take registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
-  // What is left to do for the last slice of the block. kNone: nothing, it has ended, or another one has not begun.
+  // What is left to do for the last slice of the block. kNone: nothing, because next_slice() has saved its state.
   enum class SliceEnd { kAllSteps, kStopped, kNone };
 
   // Runs the slice that has begun, and then the further slices of the block.

@@ -15,8 +15,8 @@
 namespace tutti::detail {
 namespace {
 
-// How long a new communicator waits for blocks that are lent. Longer waits would be in vain, because the launches that
-// have borrowed them probably wait for a rank that is in this set-up.
+// How long a new communicator waits for blocks that launches have borrowed. Longer waits would be in vain, because
+// these launches probably wait for a rank that is in this set-up.
 constexpr std::chrono::milliseconds kLoanWait{1000};
 // This many blocks are never lent, so that new communicators usually need not wait.
 constexpr std::uint32_t kNeverLent = 2 * kKeptBlocks;
@@ -26,24 +26,28 @@ struct Device {
   cuda::CUuuid uuid;
   std::uint32_t staying = 0;          // sum of the blocks of all communicators with kStay
   std::uint32_t lent = 0;             // sum of all loans
+  std::uint32_t captured = 0;         // those of the lent blocks that captured launches use
+  std::uint32_t newcomers = 0;        // new communicators that wait for lent blocks
   std::multiset<std::uint32_t> ends;  // the blocks of each communicator with kEnd, one entry for each BlockBudget
 
   // The blocks of the largest communicator with kEnd. At least one block, because calls in rounds take nothing from
   // the budget and need one block at a time.
   std::uint32_t largest_end() const { return ends.empty() ? 1 : std::max(1u, *ends.rbegin()); }
-  std::uint32_t left_to_stay(std::uint32_t capacity) const {
-    const std::uint32_t taken = staying + lent + largest_end();
+  // The blocks that are left to a communicator of this type if `borrowed` are lent.
+  std::uint32_t left(BlockBudget::Launches launches, std::uint32_t capacity, std::uint32_t borrowed) const {
+    const bool stays = launches == BlockBudget::Launches::kStay;
+    const std::uint32_t taken = staying + borrowed + (stays ? largest_end() : 0);
     return capacity > taken ? capacity - taken : 0;
   }
   std::uint32_t left_to_lend(std::uint32_t capacity) const {
-    const std::uint32_t left = left_to_stay(capacity);
-    return left > kNeverLent ? left - kNeverLent : 0;
+    const std::uint32_t free = left(BlockBudget::Launches::kStay, capacity, lent);
+    return free > kNeverLent ? free - kNeverLent : 0;
   }
-  std::uint32_t left_to_end(std::uint32_t capacity) const { return capacity > staying ? capacity - staying : 0; }
 };
 
 std::mutex mutex;
-std::condition_variable returned;  // notified when lent blocks are returned
+// Notified when blocks are returned. Not destroyed at exit, because communicators may be destroyed during exit.
+std::condition_variable& returned = *new std::condition_variable;
 
 // Returns the entry of a GPU, and makes it if it does not exist yet. Hold the mutex.
 Device& find(const cuda::CUuuid& uuid) {
@@ -56,34 +60,35 @@ Device& find(const cuda::CUuuid& uuid) {
   return all.back();
 }
 
-// Waits until `blocks` blocks are left to stay, or until no block is lent. `lock` holds the mutex. Entries of the table
-// move when another GPU gets one, so the function looks its entry up again.
+// Waits until `blocks` blocks are left, or until only captured launches have borrowed some. `lock` holds the mutex.
+// Entries of the table move when another GPU gets one, so the function looks its entry up again.
 void wait_for_loans(std::unique_lock<std::mutex>& lock, const cuda::CUuuid& uuid, std::uint32_t capacity,
-                    std::uint32_t blocks) {
+                    BlockBudget::Launches launches, std::uint32_t blocks) {
+  ++find(uuid).newcomers;
   returned.wait_for(lock, kLoanWait, [&] {
     const Device& found = find(uuid);
-    return found.lent == 0 || found.left_to_stay(capacity) >= blocks;
+    return found.lent == found.captured || found.left(launches, capacity, found.lent) >= blocks;
   });
+  --find(uuid).newcomers;
 }
 
 }  // namespace
 
-BlockBudget::Left BlockBudget::left(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t wanted) {
-  std::unique_lock lock(mutex);
-  wait_for_loans(lock, device, capacity, wanted);
+BlockBudget::Left BlockBudget::left(const cuda::CUuuid& device, std::uint32_t capacity) {
+  const std::scoped_lock lock(mutex);
   const Device& found = find(device);
-  return {.to_stay = found.left_to_stay(capacity), .to_end = found.left_to_end(capacity)};
+  return {.to_stay = found.left(Launches::kStay, capacity, found.captured),
+          .to_end = found.left(Launches::kEnd, capacity, found.captured)};
 }
 
 bool BlockBudget::take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks) {
   TUTTI_ASSERT(blocks > 0 && blocks_ == 0);
   std::unique_lock lock(mutex);
-  const bool stays = launches == Launches::kStay;
-  if (stays) wait_for_loans(lock, device, capacity, blocks);
+  wait_for_loans(lock, device, capacity, launches, blocks);
   Device& found = find(device);
-  if (blocks > (stays ? found.left_to_stay(capacity) : found.left_to_end(capacity))) return false;
-  if (stays) found.staying += blocks;
-  if (!stays) found.ends.insert(blocks);
+  if (blocks > found.left(launches, capacity, found.lent)) return false;
+  if (launches == Launches::kStay) found.staying += blocks;
+  if (launches == Launches::kEnd) found.ends.insert(blocks);
   device_ = device;
   launches_ = launches;
   blocks_ = blocks;
@@ -97,6 +102,7 @@ void BlockBudget::give_back() {
   if (launches_ == Launches::kStay) found.staying -= blocks_;
   if (launches_ == Launches::kEnd) found.ends.erase(found.ends.find(blocks_));
   blocks_ = 0;
+  returned.notify_all();
 }
 
 BlockBudget::BlockBudget(BlockBudget&& other) noexcept
@@ -113,35 +119,47 @@ BlockBudget& BlockBudget::operator=(BlockBudget&& other) noexcept {
 
 BlockBudget::~BlockBudget() { give_back(); }
 
-BlockLoan::~BlockLoan() {
-  captured_ = 0;
-  lower();
-}
+BlockLoan::~BlockLoan() { end(); }
 
 std::uint32_t BlockLoan::raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks,
                                bool captured) {
   const std::scoped_lock lock(mutex);
   Device& found = find(device);
   device_ = device;
-  if (blocks > blocks_) {
-    const std::uint32_t free = found.left_to_lend(capacity);
-    const std::uint32_t more = std::min(blocks - blocks_, captured ? (free + 1) / 2 : free);
-    found.lent += more;
-    blocks_ += more;
+  const std::uint32_t all = blocks_ + found.left_to_lend(capacity);
+  std::uint32_t most = all;
+  // While a new communicator waits, launches get no more than graphs have anyway, so that the loan can be lowered.
+  if (found.newcomers > 0) most = captured_;
+  if (captured) most = std::max(captured_, (all + 1) / 2);
+  const std::uint32_t granted = std::min(blocks, most);
+  if (granted > blocks_) {
+    found.lent += granted - blocks_;
+    blocks_ = granted;
   }
-  const std::uint32_t granted = std::min(blocks, blocks_);
-  if (captured) captured_ = std::max(captured_, granted);
+  if (captured && granted > captured_) {
+    found.captured += granted - captured_;
+    captured_ = granted;
+  }
   return granted;
 }
 
-void BlockLoan::lower() noexcept {
-  if (blocks_ == captured_) return;
+void BlockLoan::lower(std::uint32_t blocks) noexcept {
+  const std::uint32_t kept = std::max(blocks, captured_);
+  if (blocks_ <= kept) return;
   {
     const std::scoped_lock lock(mutex);
-    find(device_).lent -= blocks_ - captured_;
-    blocks_ = captured_;
+    find(device_).lent -= blocks_ - kept;
+    blocks_ = kept;
   }
   returned.notify_all();
+}
+
+void BlockLoan::end() noexcept {
+  if (captured_ > 0) {
+    const std::scoped_lock lock(mutex);
+    find(device_).captured -= std::exchange(captured_, 0);
+  }
+  lower(0);
 }
 
 }  // namespace tutti::detail

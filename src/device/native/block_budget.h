@@ -30,22 +30,22 @@ inline constexpr std::uint32_t kKeptBlocks = 4;
 class BlockBudget {
  public:
   enum class Launches : std::uint8_t { kStay, kEnd };
-  // How many blocks a further communicator may take on a GPU. `capacity`: how many blocks of our kernels can be
-  // resident on the GPU at once (RankDevice::Code::blocks_at_once).
+  // How many blocks a further communicator may take on a GPU, when launches have returned what they have borrowed.
+  // `capacity`: how many blocks of our kernels can be resident on the GPU at once (RankDevice::Code::blocks_at_once).
   struct Left {
     std::uint32_t to_stay = 0;
     std::uint32_t to_end = 0;
   };
-  // If fewer than `wanted` blocks are left to stay because some are lent, waits for them, at most for kLoanWait.
-  static Left left(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t wanted);
+  static Left left(const cuda::CUuuid& device, std::uint32_t capacity);
 
   BlockBudget() = default;
   BlockBudget(BlockBudget&& other) noexcept;
   BlockBudget& operator=(BlockBudget&& other) noexcept;
   ~BlockBudget();
 
-  // Takes `blocks` blocks. Call it at most once for each object. Waits for lent blocks as left() does. Returns false,
-  // and takes nothing, if fewer are available, because others have taken some since left() was called.
+  // Takes `blocks` blocks. Call it at most once for each object. If launches have borrowed some of them, waits at most
+  // 1 s, and nothing more is lent meanwhile. Returns false, and takes nothing, if fewer are available then, or because
+  // others have taken some since left() was called.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);
 
  private:
@@ -66,11 +66,15 @@ class BlockLoan {
   BlockLoan& operator=(const BlockLoan&) = delete;
 
   // For a launch that can use `blocks` borrowed blocks: raises the loan to this number, or as far as others leave some.
-  // Returns the blocks that the launch may use. `captured`: the launch becomes a part of a graph, which may run at any
-  // time, so its blocks stay lent. It gets at most half of those that are free. All calls are for the same device.
+  // Returns the blocks that the launch may use. The launches of a communicator run one after the other, so they share
+  // the loan. While a new communicator waits, launches may only use what graphs have borrowed.
+  // `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. All captured
+  // launches together get at most half of the blocks that this communicator could borrow. All calls are for the same
+  // device.
   std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);
-  // Call it when no launch runs that was not captured: returns the blocks that only such launches have borrowed.
-  void lower() noexcept;
+  // Returns blocks: `blocks` are those that unfinished launches use which were not captured.
+  void lower(std::uint32_t blocks) noexcept;
+  void end() noexcept;  // returns all blocks, also those of captured launches
 
  private:
   cuda::CUuuid device_{};

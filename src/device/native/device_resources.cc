@@ -66,7 +66,7 @@ bool DeviceResources::end() {
                                    ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank_)));
     idle_ = launch_group_->drain(rank_, kDraining);
   }
-  launch_group_->forget(rank_);
+  launch_group_->forget(rank_, idle_);
   return idle_;
 }
 

@@ -75,7 +75,9 @@ class DeviceResources {
   // too.
   bool end();
   // Length of the device memory of this object, in bytes, without the peers' memory and the plans.
-  std::uint64_t memory_bytes() const { return arena_.bytes() + (links_ ? links_->bytes() : 0); }
+  std::uint64_t memory_bytes() const {
+    return arena_.bytes() + (links_ ? links_->bytes() : 0) + (link_check_ ? link_check_->bytes() : 0);
+  }
 
  private:
   friend class DeviceResourcesMaker;

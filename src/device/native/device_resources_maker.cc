@@ -213,17 +213,16 @@ class DeviceResourcesMaker {
                          "the system gives no random numbers, so ranks cannot tell whether they share a process");
     }
     code_ = *code;
-    return pack(
-        DeviceOffer{.uuid = job_context_.device->uuid(),
-                    .process = *nonce,
-                    .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
-                    .blocks_at_once = code_.blocks_at_once,
-                    .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once, kKeptBlocks * ranks_),
-                    .blocks = config.device_blocks,
-                    .slot_bytes = config.device_slot_bytes,
-                    .protocol = static_cast<std::uint32_t>(config.device_protocol),
-                    .threads = config.device_threads,
-                    .copies = config.device_copies});
+    return pack(DeviceOffer{.uuid = job_context_.device->uuid(),
+                            .process = *nonce,
+                            .context = reinterpret_cast<std::uint64_t>(job_context_.device->context()),
+                            .blocks_at_once = code_.blocks_at_once,
+                            .left = BlockBudget::left(job_context_.device->uuid(), code_.blocks_at_once),
+                            .blocks = config.device_blocks,
+                            .slot_bytes = config.device_slot_bytes,
+                            .protocol = static_cast<std::uint32_t>(config.device_protocol),
+                            .threads = config.device_threads,
+                            .copies = config.device_copies});
   }
 
   // Whether the calls of some rank cannot, or shall not, run on a GPU. Logs the first reason. `blobs`: as in agree().
@@ -292,7 +291,7 @@ class DeviceResourcesMaker {
     TUTTI_TRY(zero(*memory));
     if (resources_->settings_.transfers && ranks_ > 1) {
       auto check = LinkCheck::make(driver, ranks_, arena.transfer_connections().count);
-      if (!check) return check.error();
+      if (!check) return too_little(check.error(), arena.bytes());
       resources_->link_check_.emplace(std::move(*check));
     }
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));

@@ -322,7 +322,7 @@ void LaunchGroup::leave(std::uint32_t rank) noexcept {
   members_->fail(error_with(text, ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank)));
 }
 
-void LaunchGroup::forget(std::uint32_t rank) {
+void LaunchGroup::forget(std::uint32_t rank, bool idle) {
   {
     const std::scoped_lock lock(mutex_);
     Member& its = members_->of_rank(rank);
@@ -333,6 +333,7 @@ void LaunchGroup::forget(std::uint32_t rank) {
       if (each.here) return;
     }
     watchdog_->end();
+    if (idle) members_->loan().end();
   }
   watchdog_->join();
 }

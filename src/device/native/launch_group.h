@@ -93,8 +93,9 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // group fails.
   void leave(std::uint32_t rank) noexcept;
   // Ends the membership: the group does not use the rank's status, barrier and on_failure() function any more. The
-  // last rank also ends the watchdog's thread.
-  void forget(std::uint32_t rank);
+  // last rank also ends the watchdog's thread. `idle`: no launch of the group runs any more, so what it has borrowed
+  // is free.
+  void forget(std::uint32_t rank, bool idle);
 
  private:
   friend class DeviceCall;

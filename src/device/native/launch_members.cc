@@ -119,11 +119,15 @@ LaunchGroup::Calls LaunchGroup::Members::take_front() {
   return calls;
 }
 
-std::uint32_t LaunchGroup::Members::take_blocks(std::uint32_t blocks, bool captured) {
-  // All of the members take part in every launch. If they are all ranks of the communicator, nothing is borrowed.
+std::uint32_t LaunchGroup::Members::kept_blocks() const {
   std::uint32_t kept = 0;
   for (const Member& each : all_) kept += each.options.kept_blocks;
-  if (whole_ || blocks <= kept) return std::min(blocks, kept);
+  return kept;
+}
+
+std::uint32_t LaunchGroup::Members::take_blocks(std::uint32_t blocks, bool captured) {
+  const std::uint32_t kept = kept_blocks();
+  if (whole_ || blocks <= kept) return std::min(blocks, kept);  // all ranks of the communicator: nothing is borrowed
   return kept + loan_.raise(device_, all_.front().options.blocks_at_once, blocks - kept, captured);
 }
 

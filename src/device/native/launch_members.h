@@ -71,11 +71,12 @@ class LaunchGroup::Members {
   // Removes the first waiting call of every member, and returns these calls. Requires all_wait().
   Calls take_front();
 
+  // The blocks that the members keep. All of the members take part in every launch.
+  std::uint32_t kept_blocks() const;
   // For a launch that can use `blocks` blocks: returns how many it may use, those that the members keep and those that
   // it borrows.
   std::uint32_t take_blocks(std::uint32_t blocks, bool captured);
-  // Call it when no launch runs that was not captured.
-  void return_blocks() noexcept { loan_.lower(); }
+  BlockLoan& loan() { return loan_; }
 
   // Makes the running kernels of all members end, by setting the abort flags that waiting kernels poll.
   void end_kernels() noexcept;

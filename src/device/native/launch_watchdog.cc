@@ -58,7 +58,14 @@ Status LaunchGroup::Watchdog::add_captured(std::uint32_t barrier_value) {
 
 void LaunchGroup::Watchdog::remove_last() {
   pending_launches_.pop_back();
-  if (pending_launches_.empty()) members_.return_blocks();
+  return_blocks();
+}
+
+// Returns the borrowed blocks that no pending launch uses.
+void LaunchGroup::Watchdog::return_blocks() noexcept {
+  std::uint32_t used = 0;
+  for (const PendingLaunch& launch : pending_launches_) used = std::max(used, launch.borrowed);
+  members_.loan().lower(used);
 }
 
 void LaunchGroup::Watchdog::end() {
@@ -99,9 +106,10 @@ void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lo
   members_.changed().wait_for(lock, members_.broken() && releases_rounds() ? kReleasing : kLooking);
 }
 
-// Removes the pending launches that have ended. When none is left, returns the blocks that they have borrowed. If the context of a launch is lost, that launch never ends, so this
-// function fails the group, makes its kernels end, and removes the launch. If the oldest launch that remains has begun,
-// the function also checks the peers and, if the launch has barriers, its timeout.
+// Removes the pending launches that have ended, and returns the blocks that they have borrowed. If the context of a
+// launch is lost, that launch never ends, so this function fails the group, makes its kernels end, and removes the
+// launch. If the oldest launch that remains has begun, the function also checks the peers and, if the launch has
+// barriers, its timeout.
 void LaunchGroup::Watchdog::check_pending_launches() {
   while (!pending_launches_.empty()) {
     const auto finished = pending_launches_.front().done->finished();
@@ -112,10 +120,8 @@ void LaunchGroup::Watchdog::check_pending_launches() {
     }
     pending_launches_.pop_front();
   }
-  if (pending_launches_.empty()) {
-    members_.return_blocks();
-    return gone_since_.reset();
-  }
+  return_blocks();
+  if (pending_launches_.empty()) return gone_since_.reset();
   PendingLaunch& first = pending_launches_.front();
   const auto begun = first.begun->finished();
   if (!first.since && begun.ok() && *begun) first.since = Clock::now();

@@ -39,6 +39,7 @@ class LaunchGroup::Watchdog {
     std::shared_ptr<DeviceCall> call;    // the first call of the launch
     std::shared_ptr<cuda::Event> done;   // recorded in the stream behind the last kernel, copy or barrier of the launch
     std::shared_ptr<cuda::Event> begun;  // recorded in the stream before the kernel or the first barrier of the launch
+    std::uint32_t borrowed = 0;          // how many blocks of the loan it uses
     // when the watchdog first saw that `begun` had completed; empty before
     std::optional<std::chrono::steady_clock::time_point> since{};
   };
@@ -57,6 +58,7 @@ class LaunchGroup::Watchdog {
   void check_all();
   void wait_for_next_check(std::unique_lock<std::mutex>& lock);
   void check_pending_launches();
+  void return_blocks() noexcept;
   void check_round_timeout(const PendingLaunch& first);
   void check_peers(const DeviceCall& call);
   void check_replays();

@@ -111,7 +111,8 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   const bool watched = !members_.whole() && !captured;
   if (in_rounds && captured) TUTTI_TRY(watchdog_.add_captured(first.barrier_value));
   if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
-  if (watched) TUTTI_TRY(watch(calls.front(), *done, *stream));
+  const std::uint32_t blocks = members_.take_blocks(wanted_blocks(calls), captured);
+  if (watched) TUTTI_TRY(watch(calls.front(), *done, blocks, *stream));
   // Putting a call that consists of several kernels or copies into the stream can fail halfway. The part that is in
   // the stream then still uses memory, and may wait for peers if the call has barriers. Therefore such a launch counts
   // as made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the same
@@ -121,7 +122,7 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   const bool uploads = std::ranges::any_of(calls, [](const auto& call) { return call->needs_upload(); });
   Status put;
   try {
-    put = put_call(calls, *stream);
+    put = put_call(calls, blocks, *stream);
     const bool several = in_rounds || uploads || runs_by_copies(calls) || first.transfers.has_value();
     may_run = put.ok() || several;
   } catch (...) {
@@ -142,13 +143,14 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
 }
 
 // Adds a launch to the watchdog, which ends it if a rank outside of the group is gone. `call`: the first call of
-// the launch. `done`: the event that will be recorded behind the launch.
+// the launch. `done`: the event that will be recorded behind the launch. `blocks`: those of the launch.
 Status LaunchGroup::Launcher::watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
-                                    cuda::CUstream stream) {
+                                    std::uint32_t blocks, cuda::CUstream stream) {
   auto begun = take_event();
   if (!begun) return begun.error();
   TUTTI_TRY((*begun)->record(stream));
-  watchdog_.add({.call = call, .done = done, .begun = *begun});
+  const std::uint32_t kept = members_.kept_blocks();
+  watchdog_.add({.call = call, .done = done, .begun = *begun, .borrowed = blocks > kept ? blocks - kept : 0});
   return {};
 }
 
@@ -161,12 +163,20 @@ void LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_
   }
 }
 
+// How many blocks the launch can use; 0 if it needs none of the budget, because its kernels do not wait.
+std::uint32_t LaunchGroup::Launcher::wanted_blocks(const Calls& calls) {
+  const DeviceCall& first = *calls.front();
+  if (first.transfers) return first.transfers->blocks;
+  if (first.launch.rounds > 0 || runs_by_copies(calls)) return 0;
+  return static_cast<std::uint32_t>(calls.size()) * first.launch.slices * first.launch.channels;
+}
+
 // Puts the launch into the stream: sends and receives, copies if all calls have them, otherwise a call in rounds, or
-// one kernel.
-Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream) {
+// one kernel. `blocks`: those of take_blocks().
+Status LaunchGroup::Launcher::put_call(const Calls& calls, std::uint32_t blocks, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   buffers_.begin_launch();
-  if (first.transfers) return put_transfers(first, stream);
+  if (first.transfers) return put_transfers(first, blocks, stream);
   if (runs_by_copies(calls)) {
     return CopyEngines::put(device_.driver(), calls, members_.of(first).options.barrier, stream);
   }
@@ -175,36 +185,35 @@ Status LaunchGroup::Launcher::put_call(const Calls& calls, cuda::CUstream stream
   for (const auto& call : calls) {
     if (call->needs_upload()) TUTTI_TRY(call->upload->put(device_.driver(), stream));
   }
-  TUTTI_TRY(first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, stream));
+  TUTTI_TRY(first.launch.rounds > 0 ? put_rounds(first, stream) : put_kernel(calls, *filled, blocks, stream));
   for (const auto& call : calls) call->upload->done = true;
   return {};
 }
 
 // Puts one kernel for all calls into the stream. `filled`: the address of the calls on the device; null: they are
 // passed as parameters of the kernel.
-Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream) {
+Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call* filled, std::uint32_t blocks,
+                                         cuda::CUstream stream) {
   const DeviceCall::Launch& how = calls.front()->launch;
   device::Launch launch;
   launch.call_count = static_cast<std::uint32_t>(calls.size());
   launch.channels = how.channels;
   launch.slices = how.slices;
-  const std::uint32_t blocks_per_copy = launch.call_count * launch.channels;
-  launch.copies = members_.take_blocks(blocks_per_copy * how.slices, calls.front()->capture_ != 0) / blocks_per_copy;
+  launch.copies = blocks / (launch.call_count * launch.channels);
   TUTTI_ASSERT(launch.copies > 0);  // make_plan() takes no plan with more channels than a rank keeps blocks
   launch.calls = filled;
   if (launch.calls == nullptr) {
     for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;
   }
   void* parameters[] = {&launch};
-  const std::uint32_t blocks = device::blocks_of(launch);
+  const std::uint32_t all = device::blocks_of(launch);
   // If a launch has several calls, its blocks wait for each other. Then the launch must be cooperative, so that
   // either all of its blocks are resident or none.
   const cuda::DriverApi& api = device_.driver().api();
   const cuda::CUresult result =
-      calls.size() > 1
-          ? api.launch_cooperative_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters)
-          : api.launch_kernel(how.kernel, blocks, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
-  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, blocks, how.threads);
+      calls.size() > 1 ? api.launch_cooperative_kernel(how.kernel, all, 1, 1, how.threads, 1, 1, 0, stream, parameters)
+                       : api.launch_kernel(how.kernel, all, 1, 1, how.threads, 1, 1, 0, stream, parameters, nullptr);
+  return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, all, how.threads);
 }
 
 // Puts a call in rounds into the stream: in each round a barrier, then a kernel that does not wait for peers.
@@ -234,7 +243,7 @@ Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream 
 }
 
 // Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all others.
-Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, cuda::CUstream stream) {
+Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, std::uint32_t blocks, cuda::CUstream stream) {
   const TransferCall& transfers = *call.transfers;
   const cuda::DriverApi& api = device_.driver().api();
   for (const OwnCopy& own : transfers.own) {
@@ -249,7 +258,6 @@ Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, cuda::CUstre
   launch.timeout_ns = static_cast<std::uint64_t>(call.timeout_ns);
   TUTTI_TRY(buffers_.fill(transfers.packed, launch));
   void* parameters[] = {&launch};
-  const std::uint32_t blocks = members_.take_blocks(transfers.blocks, call.capture_ != 0);
   const cuda::CUresult result =
       api.launch_kernel(call.launch.kernel, blocks, 1, 1, call.launch.threads, 1, 1, 0, stream, parameters, nullptr);
   return result == cuda::CUresult::kSuccess ? Status() : not_launched(result, blocks, call.launch.threads);

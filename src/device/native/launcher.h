@@ -44,12 +44,13 @@ class LaunchGroup::Launcher {
   };
   Result<cuda::CUstream> choose_stream(const Calls& calls);
   Status order_behind(const Calls& calls, cuda::CUstream stream) const;
-  Status watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
+  static std::uint32_t wanted_blocks(const Calls& calls);
+  Status watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done, std::uint32_t blocks,
                cuda::CUstream stream);
-  Status put_call(const Calls& calls, cuda::CUstream stream);
-  Status put_kernel(const Calls& calls, const device::Call* filled, cuda::CUstream stream);
+  Status put_call(const Calls& calls, std::uint32_t blocks, cuda::CUstream stream);
+  Status put_kernel(const Calls& calls, const device::Call* filled, std::uint32_t blocks, cuda::CUstream stream);
   Status put_rounds(const DeviceCall& call, cuda::CUstream stream);
-  Status put_transfers(const DeviceCall& call, cuda::CUstream stream);
+  Status put_transfers(const DeviceCall& call, std::uint32_t blocks, cuda::CUstream stream);
   Error not_launched(cuda::CUresult result, std::uint32_t blocks, std::uint32_t threads) const;
   static void mark_launched(const Calls& calls, const std::shared_ptr<cuda::Event>& done, cuda::CUstream stream);
 

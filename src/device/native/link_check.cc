@@ -91,6 +91,7 @@ Status LinkCheck::run(const Options& options) {
   TUTTI_TRY(checked(api.memcpy_dtoh_async(bytes.data(), memory_.address(), bytes.size(), stream->handle())));
   TUTTI_TRY(stream->synchronize());
   const auto failed = device::FailureWord::of(options.here->failure);
+  if (failed.cause == device::Failure::kMismatch) return lost(failed.peer, options.rank, "is changed on its way");
   if (failed.cause != device::Failure::kNone) {
     return lost(failed.peer, options.rank, fmt::format("does not arrive within {} ms", options.limit.count()),
                 ", unless one of them was busy with other work");

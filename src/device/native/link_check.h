@@ -17,8 +17,8 @@
 
 namespace tutti::detail {
 
-// The check of one rank. The context of the GPU must be current for every function and for the destructor. Destroy the
-// object only when the communicator ends: memory of a GPU is freed only when the GPU has no other work, and that may
+// The check of one rank. The context of the GPU must be current for every function. Destroy the object only when the
+// communicator ends: memory of a GPU is freed only when the GPU has no other work, and that may
 // wait for ranks that are in this set-up.
 class LinkCheck {
  public:
@@ -34,11 +34,12 @@ class LinkCheck {
     std::uint32_t blocks = 1;                  // most blocks and threads of a launch
     std::uint32_t threads = 1;
     std::uint32_t rank = 0;
-    std::chrono::milliseconds limit{10'000};  // how long to wait for the messages of the others
+    std::chrono::milliseconds limit{10'000};  // how long the kernel waits for the messages of the others
   };
   // All ranks call it once, at the same time, when each of them has opened the memory of the others. Errors: kDevice
   // with the rank whose message has not arrived or was changed on its way; those of the driver.
   Status run(const Options& options);
+  std::uint64_t bytes() const { return memory_.bytes(); }  // length of the memory of the GPU
 
  private:
   LinkCheck(const cuda::Driver& driver, std::uint32_t ranks, std::uint32_t connections, cuda::DeviceMemory memory,

@@ -16,7 +16,7 @@ TYPES = {"b8": "u8", "b16": "u16", "b32": "u32", "b64": "u64", "pred": "bool"}
 REGISTERS = {"rs": "u16", "r": "u32", "rd": "u64", "f": "f32", "fd": "f64", "p": "bool"}
 SPECIAL = {"%tid.x": "port::thread()", "%ntid.x": "port::threads()", "%ctaid.x": "port::block()",
            "%nctaid.x": "port::blocks()", "%globaltimer": "port::now_ns()"}
-OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 TWICE = {"u16": "u32", "u32": "u64", "s16": "s32", "s32": "s64"}
 FLOAT8 = {"e4m3x2": "kernels::Float8E4M3", "e5m2x2": "kernels::Float8E5M2"}
@@ -234,12 +234,12 @@ class Function:
             left, right = (self.value(operand, kind) for operand in operands[1:])
             return self.set(operands[0], f"multiply_high({left}, {right})", kind)
         # Without signs, because a signed overflow is undefined in C++, and PTX wraps around. Division needs the sign.
-        sign = kind if parts[0] == "div" else unsigned(kind)
+        sign = kind if parts[0] in ("div", "rem") else unsigned(kind)
         wide = {"u8": "u32", "u16": "u32"}.get(sign, sign)
         left, right = (f"static_cast<{wide}>({self.value(operand, sign)})" for operand in operands[1:])
         return self.set(operands[0], f"static_cast<{kind}>({left} {OPERATORS[parts[0]]} {right})", kind)
 
-    op_add = op_sub = op_mul = op_div = op_and = op_or = op_xor = binary
+    op_add = op_sub = op_mul = op_div = op_rem = op_and = op_or = op_xor = binary
 
     def op_min(self, parts, operands):
         kind = c_type(parts[-1])

@@ -22,8 +22,8 @@ cuda::CUuuid uuid_of(char first) {
   return uuid;
 }
 
-std::uint32_t left_to_stay(const cuda::CUuuid& device) { return BlockBudget::left(device, 32, 0).to_stay; }
-std::uint32_t left_to_end(const cuda::CUuuid& device) { return BlockBudget::left(device, 32, 0).to_end; }
+std::uint32_t left_to_stay(const cuda::CUuuid& device) { return BlockBudget::left(device, 32).to_stay; }
+std::uint32_t left_to_end(const cuda::CUuuid& device) { return BlockBudget::left(device, 32).to_end; }
 
 TEST(BlockBudget, LeavesRoomForLaunchesThatEnd) {
   const cuda::CUuuid device = uuid_of(1);
@@ -60,10 +60,10 @@ TEST(BlockLoan, TakesFromWhatNobodyKeeps) {
   EXPECT_EQ(first.raise(device, 32, 8, false), 8u) << "the blocks of the loan serve one launch after the other";
   BlockLoan second;
   EXPECT_EQ(second.raise(device, 32, 12, false), 7u) << "32 - 4 kept - 1 for rounds - 12 lent - 8 for newcomers";
-  EXPECT_EQ(left_to_end(device), 28u) << "launches that end wait until lent blocks are returned";
-  first.lower();
-  EXPECT_EQ(second.raise(device, 32, 12, false), 12u);
-  second.lower();
+  first.lower(3);
+  EXPECT_EQ(second.raise(device, 32, 20, false), 16u) << "32 - 4 - 1 - 3 - 8";
+  second.lower(0);
+  first.lower(0);
   EXPECT_EQ(left_to_stay(device), 27u);
 }
 
@@ -71,10 +71,14 @@ TEST(BlockLoan, StaysForGraphs) {
   const cuda::CUuuid device = uuid_of(5);
   {
     BlockLoan loan;
-    EXPECT_EQ(loan.raise(device, 32, 20, true), 12u) << "half of 32 - 1 - 8, rounded up";
     EXPECT_EQ(loan.raise(device, 32, 20, false), 20u);
-    loan.lower();
+    EXPECT_EQ(loan.raise(device, 32, 20, true), 12u) << "half of 32 - 1 - 8, rounded up";
+    EXPECT_EQ(loan.raise(device, 32, 23, true), 12u) << "another graph";
+    loan.lower(0);
     EXPECT_EQ(left_to_stay(device), 19u) << "32 - 1 - 12";
+    EXPECT_EQ(left_to_end(device), 20u) << "32 - 12";
+    BlockBudget ends;
+    EXPECT_FALSE(ends.take(device, 32, Launches::kEnd, 21));
   }
   EXPECT_EQ(left_to_stay(device), 31u);
 }
@@ -84,12 +88,12 @@ TEST(BlockLoan, IsReturnedToANewCommunicator) {
   const cuda::CUuuid device = uuid_of(6);
   BlockLoan loan;
   ASSERT_EQ(loan.raise(device, 32, 23, false), 23u);
+  EXPECT_EQ(left_to_stay(device), 31u);
+  EXPECT_EQ(left_to_end(device), 32u);
   std::atomic<bool> took = false;
   BlockBudget kept;
-  std::thread newcomer([&] {
-    if (BlockBudget::left(device, 32, 16).to_stay == 31) took = kept.take(device, 32, Launches::kStay, 16);
-  });
-  loan.lower();
+  std::thread newcomer([&] { took = kept.take(device, 32, Launches::kStay, 16); });
+  loan.lower(0);
   newcomer.join();
   EXPECT_TRUE(took);
   BlockBudget large;
