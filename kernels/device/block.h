@@ -164,7 +164,7 @@ TUTTI_DEVICE bool has_credit(Link& link) {
 }
 
 // Tells the peer how many messages this end has posted or, at a receiving end, how many slots it has given back.
-// `releases`: what this block has stored and loaded before takes effect first.
+// `releases`: earlier stores and loads of this block take effect before it.
 TUTTI_DEVICE void tell_peer(const Link& link, bool releases) {
   if (releases)
     port::store_release(&link.peer->counter, link.number);

@@ -236,24 +236,24 @@ struct Launch {
   // 1: no launch will resume this one, so a block that would stop fails with Failure::kTimedOut instead.
   std::uint32_t last = 0;
   // How many slices of a call run at the same time, each in one block per channel; 0: all of them. A block runs every
-  // copies-th slice, one after the other. Each rank chooses its own number, and still no rank waits for ever: take the
+  // at_once-th slice, one after the other. Each rank chooses its own number, and still no rank waits for ever: take the
   // lowest slice that some rank has not finished. Every rank has finished the slices below it, so the blocks of every
   // rank that have this slice run it now. If calls may stop, all of their slices must run at the same time.
-  std::uint32_t copies = 0;
+  std::uint32_t at_once = 0;
 };
 static_assert(sizeof(Launch) <= kLaunchBytes);
 
-TUTTI_HOST_DEVICE constexpr std::uint32_t copies_of(const Launch& launch) {
-  return launch.copies == 0 ? launch.slices : launch.copies;
+TUTTI_HOST_DEVICE constexpr std::uint32_t slices_at_once(const Launch& launch) {
+  return launch.at_once == 0 ? launch.slices : launch.at_once;
 }
 
 // The number of blocks in the grid of a launch.
 TUTTI_HOST_DEVICE constexpr std::uint32_t blocks_of(const Launch& launch) {
-  return launch.call_count * copies_of(launch) * launch.channels;
+  return launch.call_count * slices_at_once(launch) * launch.channels;
 }
 
-// What one block runs first. It runs nothing if the program of its call does not have this channel. It goes on with the
-// slices slice + copies_of(launch), slice + 2 * copies_of(launch) ...
+// The call, the channel and the first slice of one block. The block goes on with every slices_at_once()-th slice. It
+// runs nothing if the program of its call does not have this channel.
 struct BlockAssignment {
   std::uint32_t call = 0;
   std::uint32_t slice = 0;
@@ -261,8 +261,8 @@ struct BlockAssignment {
 };
 
 TUTTI_HOST_DEVICE constexpr BlockAssignment assignment_of(const Launch& launch, std::uint32_t block) {
-  const std::uint32_t copy = block / launch.channels;
-  return {copy / copies_of(launch), copy % copies_of(launch), block % launch.channels};
+  const std::uint32_t number = block / launch.channels;
+  return {number / slices_at_once(launch), number % slices_at_once(launch), block % launch.channels};
 }
 
 TUTTI_HOST_DEVICE inline const Call& call_of(const Launch& launch, std::uint32_t call) {

@@ -8,8 +8,8 @@
 //   move      All threads move data from operands to destinations.
 //   post      The threads of `prepare` give slots back and hand messages over.
 //
-// To stop (Outcome::kStopped) is to save the position and exit, so that another launch resumes the block, also in
-// drain(). With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a block that
+// To stop (Outcome::kStopped) is to save the position and exit. Another launch then resumes the block. drain() may
+// stop, too. With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a block that
 // has seen all headers of a step waits only for blocks that have completed `prepare`.
 #pragma once
 
@@ -46,7 +46,7 @@ class Evaluator {
   // Calls that only sum have their own loop: function calls in the other loop would take registers; see reduce_sums().
   enum class Moves { kSums, kAny };
 
-  // What is left to do for the last slice of the block. kNone: nothing, because next_slice() has saved its state.
+  // What is left to do for the current slice. kNone: nothing, because it has been saved, or the next one cannot begin.
   enum class SliceEnd { kAllSteps, kStopped, kNone };
 
   // Runs the slice that has begun, and then the further slices of the block.
@@ -54,7 +54,7 @@ class Evaluator {
   TUTTI_DEVICE SliceEnd run_steps(const Launch& launch) {
     for (;;) {
       if (shared_.channel.step_count == 0 || tile_ >= shared_.part.tiles) {
-        if (shared_.part.slice + copies_of(launch) >= launch.slices) return SliceEnd::kAllSteps;
+        if (shared_.part.slice + slices_at_once(launch) >= launch.slices) return SliceEnd::kAllSteps;
         if (!next_slice(launch)) return SliceEnd::kNone;
         continue;
       }
@@ -87,7 +87,7 @@ class Evaluator {
   // Ends the slice, and begins the block's next one. Returns false if the block must not continue.
   TUTTI_DEVICE_APART bool next_slice(const Launch& launch) {
     BlockAssignment next = assignment_of(launch, port::block());
-    next.slice = shared_.part.slice + copies_of(launch);
+    next.slice = shared_.part.slice + slices_at_once(launch);
     if (!finish(true)) return false;
     port::block_barrier();  // all threads have read the shared memory of this slice
     return start(launch, next);

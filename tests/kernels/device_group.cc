@@ -218,7 +218,7 @@ device::Launch DeviceGroup::launch_of(Start start) const {
 
 device::Launch DeviceGroup::launch_of_rank(std::uint32_t rank, Start start) const {
   device::Launch launch = launch_of(start);
-  if (options_.few_blocks) launch.copies = 1 + rank % options_.slices;
+  if (options_.few_blocks) launch.at_once = 1 + rank % options_.slices;
   launch.call_count = 1;
   launch.inline_calls[0] = calls_[rank];
   return launch;
@@ -226,7 +226,7 @@ device::Launch DeviceGroup::launch_of_rank(std::uint32_t rank, Start start) cons
 
 device::Launch DeviceGroup::launch_of_all(Calls where) const {
   device::Launch launch = launch_of(Start::kBegin);
-  if (options_.few_blocks) launch.copies = 1 + ranks() % options_.slices;
+  if (options_.few_blocks) launch.at_once = 1 + ranks() % options_.slices;
   launch.call_count = ranks();
   if (where == Calls::kInMemory) {
     launch.calls = calls_.data();

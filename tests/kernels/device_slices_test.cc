@@ -22,23 +22,23 @@ using emu::Policy;
 
 TEST(BlockAssignment, EverySliceAndChannelOfEveryCallIsRunOnce) {
   for (const std::uint32_t slices : {1u, 2u, 5u}) {
-    for (const std::uint32_t copies : {0u, 1u, 2u, 5u}) {
-      if (copies > slices) continue;
+    for (const std::uint32_t at_once : {0u, 1u, 2u, 5u}) {
+      if (at_once > slices) continue;
       device::Launch launch;
       launch.call_count = 3;
       launch.slices = slices;
       launch.channels = 4;
-      launch.copies = copies;
+      launch.at_once = at_once;
       std::map<std::array<std::uint32_t, 3>, int> runs;
       for (std::uint32_t block = 0; block < device::blocks_of(launch); ++block) {
         const device::BlockAssignment assignment = device::assignment_of(launch, block);
         EXPECT_LT(assignment.call, launch.call_count);
         EXPECT_LT(assignment.channel, launch.channels);
-        for (std::uint32_t slice = assignment.slice; slice < slices; slice += device::copies_of(launch))
+        for (std::uint32_t slice = assignment.slice; slice < slices; slice += device::slices_at_once(launch))
           ++runs[{assignment.call, slice, assignment.channel}];
       }
-      EXPECT_EQ(runs.size(), 3u * slices * 4u) << copies << " copies";
-      EXPECT_TRUE(std::ranges::all_of(runs, [](const auto& run) { return run.second == 1; })) << copies << " copies";
+      EXPECT_EQ(runs.size(), 3u * slices * 4u) << at_once << " at once";
+      EXPECT_TRUE(std::ranges::all_of(runs, [](const auto& run) { return run.second == 1; })) << at_once << " at once";
     }
   }
 }

@@ -30,7 +30,8 @@ inline constexpr std::uint32_t kKeptBlocks = 4;
 class BlockBudget {
  public:
   enum class Launches : std::uint8_t { kStay, kEnd };
-  // How many blocks a further communicator may take on a GPU, when launches have returned what they have borrowed.
+  // How many blocks a further communicator may take on a GPU, when launches have returned what they have borrowed. The
+  // blocks of captured launches count as taken.
   // `capacity`: how many blocks of our kernels can be resident on the GPU at once (RankDevice::Code::blocks_at_once).
   struct Left {
     std::uint32_t to_stay = 0;
@@ -66,13 +67,15 @@ class BlockLoan {
   BlockLoan& operator=(const BlockLoan&) = delete;
 
   // For a launch that can use `blocks` borrowed blocks: raises the loan to this number, or as far as others leave some.
-  // Returns the blocks that the launch may use. The launches of a communicator run one after the other, so they share
-  // the loan. While a new communicator waits, launches may only use what graphs have borrowed.
-  // `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. All captured
-  // launches together get at most half of the blocks that this communicator could borrow. All calls are for the same
-  // device.
+  // Returns the number of borrowed blocks that the launch may use. All calls are for the same device.
+  //
+  // - The launches of a communicator run one after the other, so they share the loan.
+  // - `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. All
+  //   captured launches together get at most half of the blocks that this communicator could borrow.
+  // - While a new communicator waits for blocks, a launch that is not captured may only use what graphs have borrowed.
   std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);
-  // Returns blocks: `blocks` are those that unfinished launches use which were not captured.
+  // Lowers the loan to `blocks`, the most that an unfinished launch uses which was not captured, but not below the
+  // blocks of captured launches.
   void lower(std::uint32_t blocks) noexcept;
   void end() noexcept;  // returns all blocks, also those of captured launches
 

@@ -141,7 +141,7 @@ class DeviceResources {
   // offsets of the tables in it, in bytes.
   std::optional<cuda::DeviceMemory> links_;
   std::array<std::uint64_t, kDeviceProtocols + 1> links_at_{};
-  std::optional<LinkCheck> link_check_;  // only used during set-up
+  std::optional<LinkCheck> link_check_;  // used during set-up, and kept because freeing its memory may wait
   std::optional<cuda::PinnedMemory> pinned_;
   device::RankStatus* status_ = nullptr;  // in the pinned memory
   std::optional<StreamBarrier> barrier_;  // empty if the communicator uses neither rounds nor copies between barriers

@@ -34,10 +34,11 @@ constexpr std::chrono::milliseconds kLinkLimit{10'000};
 constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
 constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
-// A rank's contribution to the third round: it has opened all memory. To the last round: what the others write arrives.
+// Contributions to the third round (all memory of the others is open) and to the last one (the check of the links has
+// passed): kConnected, or kNotConnected and the reason.
 constexpr std::string_view kConnected = "1";
-constexpr std::string_view kNotConnected = "0";  // as kConnected: it has not; the reason follows
-// To the last round, instead of kConnected: but LL128 must not be used.
+constexpr std::string_view kNotConnected = "0";
+// The check of the links has passed, but LL128 is not safe. It begins with kConnected.
 constexpr std::string_view kWithoutLl128 = "1-";
 
 // How ranks of other processes reach the memory of a rank.
@@ -136,7 +137,7 @@ class DeviceResourcesMaker {
     return true;
   }
 
-  // Makes the contribution to the last round: whether what the other GPUs write arrives here.
+  // Makes the contribution to the last round: whether writes of the other GPUs arrive here.
   // Communicators in which ranks share GPUs are not checked, because they do not use the kernel of the check.
   Result<std::string> try_links() {
     try {
@@ -291,7 +292,7 @@ class DeviceResourcesMaker {
     TUTTI_TRY(zero(*memory));
     if (resources_->settings_.transfers && ranks_ > 1) {
       auto check = LinkCheck::make(driver, ranks_, arena.transfer_connections().count);
-      if (!check) return too_little(check.error(), arena.bytes());
+      if (!check) return check.error();
       resources_->link_check_.emplace(std::move(*check));
     }
     resources_->own_arena_ = std::make_shared<cuda::DeviceMemory>(std::move(*memory));

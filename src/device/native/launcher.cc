@@ -199,8 +199,8 @@ Status LaunchGroup::Launcher::put_kernel(const Calls& calls, const device::Call*
   launch.call_count = static_cast<std::uint32_t>(calls.size());
   launch.channels = how.channels;
   launch.slices = how.slices;
-  launch.copies = blocks / (launch.call_count * launch.channels);
-  TUTTI_ASSERT(launch.copies > 0);  // make_plan() takes no plan with more channels than a rank keeps blocks
+  launch.at_once = blocks / (launch.call_count * launch.channels);
+  TUTTI_ASSERT(launch.at_once > 0);  // make_plan() rejects plans with more channels than kept_blocks
   launch.calls = filled;
   if (launch.calls == nullptr) {
     for (std::size_t i = 0; i < calls.size(); ++i) launch.inline_calls[i] = calls[i]->call;

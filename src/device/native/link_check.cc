@@ -16,7 +16,7 @@
 namespace tutti::detail {
 namespace {
 
-// Length of a message: several slots at most, and a part of a page that is not whole.
+// Length of a message: more than the smallest slot, and not a multiple of a page.
 constexpr std::size_t kMessageBytes = 4096 + 64;
 
 // The byte `index` of the message from one rank to another.
@@ -24,12 +24,11 @@ std::byte pattern(std::uint32_t from, std::uint32_t to, std::size_t index) {
   return static_cast<std::byte>(from * 31 + to * 7 + index * 13 + index / 256 + 1);
 }
 
-Error lost(std::uint32_t from, std::uint32_t to, const std::string& how, const char* unless = "") {
-  return Error{
-      ErrorCode::kDevice, ErrorScope::kCommunicator, static_cast<std::int32_t>(from),
-      fmt::format("data that the GPU of rank {} writes to the GPU of rank {} {}, although the driver says that "
-                  "the GPUs reach each other: switch off PCIe access control (ACS) and the IOMMU for them{}",
-                  from, to, how, unless)};
+Error failed_link(std::uint32_t from, std::uint32_t to, const std::string& what) {
+  return Error{ErrorCode::kDevice, ErrorScope::kCommunicator, static_cast<std::int32_t>(from),
+               fmt::format("rank {} received {} from the GPU of rank {}, although the driver says that the GPUs reach "
+                           "each other: switch off PCIe access control (ACS) and the IOMMU for these GPUs",
+                           to, what, from)};
 }
 
 std::size_t message_bytes(std::uint32_t ranks) { return ranks * kMessageBytes; }
@@ -91,15 +90,19 @@ Status LinkCheck::run(const Options& options) {
   TUTTI_TRY(checked(api.memcpy_dtoh_async(bytes.data(), memory_.address(), bytes.size(), stream->handle())));
   TUTTI_TRY(stream->synchronize());
   const auto failed = device::FailureWord::of(options.here->failure);
-  if (failed.cause == device::Failure::kMismatch) return lost(failed.peer, options.rank, "is changed on its way");
+  const bool changed = failed.cause == device::Failure::kMismatch || failed.cause == device::Failure::kCorrupt;
+  if (failed.cause == device::Failure::kTimedOut) {
+    return failed_link(failed.peer, options.rank, fmt::format("nothing within {} ms", options.limit.count()));
+  }
+  if (changed) return failed_link(failed.peer, options.rank, "changed data");
   if (failed.cause != device::Failure::kNone) {
-    return lost(failed.peer, options.rank, fmt::format("does not arrive within {} ms", options.limit.count()),
-                ", unless one of them was busy with other work");
+    return Error{ErrorCode::kDevice, ErrorScope::kCommunicator, static_cast<std::int32_t>(failed.peer),
+                 fmt::format("checking the link from rank {} to rank {} has failed", failed.peer, options.rank)};
   }
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     for (std::size_t i = 0; peer != options.rank && i < kMessageBytes; ++i) {
       if (received[peer * kMessageBytes + i] != pattern(peer, options.rank, i))
-        return lost(peer, options.rank, "is changed on its way");
+        return failed_link(peer, options.rank, "changed data");
     }
   }
   return {};

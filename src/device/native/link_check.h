@@ -1,7 +1,8 @@
-// LinkCheck: whether data arrives that GPUs write into each other's memory. On some machines it is lost without an
-// error, although the driver says that the GPUs can access each other: with PCIe access control (ACS) or an IOMMU that
-// redirects writes between devices. Each rank sends a message to every other rank, with the kernel of sends and
-// receives, and compares what it has received. Only DeviceResourcesMaker uses it.
+// LinkCheck checks that writes between GPUs arrive. On some machines they are lost without an error, although the
+// driver says that the GPUs can access each other: with PCIe access control (ACS) or an IOMMU that redirects writes
+// between devices (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html). Each rank sends a
+// message to every other rank, with the kernel of sends and receives, and compares what it has received. Only
+// DeviceResourcesMaker uses it.
 #pragma once
 
 #include <chrono>
@@ -17,9 +18,9 @@
 
 namespace tutti::detail {
 
-// The check of one rank. The context of the GPU must be current for every function. Destroy the object only when the
-// communicator ends: memory of a GPU is freed only when the GPU has no other work, and that may
-// wait for ranks that are in this set-up.
+// The check of one rank. The context of the GPU must be current for every function. Keep the object until the
+// communicator ends: memory of a GPU is freed only when the GPU has no other work, and that work may wait for a rank
+// that is in this set-up.
 class LinkCheck {
  public:
   // `ranks`: number of ranks of the communicator. `connections`: number of connections for sends and receives of each
@@ -34,7 +35,7 @@ class LinkCheck {
     std::uint32_t blocks = 1;                  // most blocks and threads of a launch
     std::uint32_t threads = 1;
     std::uint32_t rank = 0;
-    std::chrono::milliseconds limit{10'000};  // how long the kernel waits for the messages of the others
+    std::chrono::milliseconds limit{};  // how long the kernel waits for the messages of the others
   };
   // All ranks call it once, at the same time, when each of them has opened the memory of the others. Errors: kDevice
   // with the rank whose message has not arrived or was changed on its way; those of the driver.

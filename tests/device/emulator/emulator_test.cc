@@ -251,8 +251,8 @@ std::uint64_t overtaken_loads(Order order) {
   return overtaking;
 }
 
-// A thread passes on the value that it has loaded in a line, as LL and LL128 do. Whoever has the line may overwrite the
-// value, although nothing was released. Returns the number of stores that happened while the load could be in progress.
+// A thread loads a value and sends it in a line, as LL and LL128 do. The receiver of the line may then overwrite the
+// value without a release. Returns the number of stores that happened while the load could be in progress.
 std::uint64_t loads_overtaken_by_the_reader_of_a_line() {
   Emulator emulator({.seed = 1, .policy = Policy::kRandom, .yield_log2 = 1, .weak = true});
   std::uint64_t value = 7;

@@ -10,9 +10,10 @@
 //
 // On a GPU, a load can still be in progress long after its place in the program, until a release covers it. If another
 // block stores to the same address before that release, the load may return the new value. The model executes every
-// load at once, so it cannot show that error. Instead it counts such stores: see `overtaking`. A thread that stores a
-// line of LL or LL128 has the values in it, so its loads have ended, without a release. (The model also ends loads of
-// this thread whose values are in no line.)
+// load at once, so it cannot show that error. Instead it counts such stores: see `overtaking`. When a thread stores a
+// line of LL or LL128, the model assumes that all its earlier loads have returned, because their values are in the
+// line, and PTX has no values out of thin air (PTX ISA, memory consistency model). For loads whose values are not in
+// the line this is too generous.
 //
 // An object belongs to the thread that runs the emulator. ThreadSanitizer ignores all accesses made by this class, both
 // to the model's state and to the program's memory.

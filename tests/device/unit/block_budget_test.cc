@@ -51,7 +51,7 @@ TEST(BlockBudget, LeavesRoomForLaunchesThatEnd) {
 
 TEST(BlockBudget, KeepsOneBlockForCallsInRounds) { EXPECT_EQ(left_to_stay(uuid_of(3)), 31u); }
 
-TEST(BlockLoan, TakesFromWhatNobodyKeeps) {
+TEST(BlockLoan, TakesBlocksThatNobodyKeeps) {
   const cuda::CUuuid device = uuid_of(4);
   BlockBudget kept;
   ASSERT_TRUE(kept.take(device, 32, Launches::kStay, 4));
@@ -83,16 +83,25 @@ TEST(BlockLoan, StaysForGraphs) {
   EXPECT_EQ(left_to_stay(device), 31u);
 }
 
-// A new communicator waits until lent blocks are returned. It does not wait for blocks that other communicators keep.
+// A new communicator waits until lent blocks are returned. Meanwhile launches borrow nothing more.
 TEST(BlockLoan, IsReturnedToANewCommunicator) {
   const cuda::CUuuid device = uuid_of(6);
   BlockLoan loan;
-  ASSERT_EQ(loan.raise(device, 32, 23, false), 23u);
+  ASSERT_EQ(loan.raise(device, 32, 22, false), 22u);
   EXPECT_EQ(left_to_stay(device), 31u);
   EXPECT_EQ(left_to_end(device), 32u);
   std::atomic<bool> took = false;
   BlockBudget kept;
   std::thread newcomer([&] { took = kept.take(device, 32, Launches::kStay, 16); });
+  BlockLoan other;
+  EXPECT_TRUE(test::eventually([&] {
+    const bool waits = other.raise(device, 32, 1, false) == 0;
+    other.lower(0);
+    return waits || took;
+  }));
+  EXPECT_FALSE(took) << "the newcomer did not wait";
+  EXPECT_EQ(loan.raise(device, 32, 22, false), 0u);
+  EXPECT_EQ(loan.raise(device, 32, 1, true), 1u) << "a graph cannot wait";
   loan.lower(0);
   newcomer.join();
   EXPECT_TRUE(took);
@@ -144,24 +153,16 @@ TEST(BlockBudgetJobs, ManyCommunicatorsOfTwoProcessesDoNotKeepEachOtherFromRunni
                   .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
                        std::chrono::seconds(20)));
 }
-// The calls have 8 slices, but few blocks can be borrowed, and each GPU lends them in another order.
-TEST(BlockBudgetJobs, CallsWithFewBorrowedBlocksDoNotKeepEachOtherFromRunning) {
-  EXPECT_TRUE(Job(Devices{0, 1})
-                  .run([](Communicator& rank, const Gpu&) { call_crosswise(5, rank, rank.rank()); },
-                       std::chrono::seconds(20), [] { setenv("TUTTI_DEVICE_BLOCKS", "16", 1); }));
-}
+// How many blocks the launches of the simple protocol in this process had: bit n is 1 if one of them had n.
+std::atomic<std::uint64_t> seen_blocks = 0;
 
-constexpr std::size_t kLongBytes = 160'000;  // a ring of two ranks divides them into 16 slices
-
-std::atomic<unsigned> most_blocks = 0;  // of a launch of the simple protocol in this process
-
-// Sets most_blocks at each launch. Call it before ranks are created.
+// Sets seen_blocks at each launch. Call it before ranks are created.
 void count_blocks() {
   cuda::fake::Control tapped = small_devices();
   tapped.register_kernel = [](cuda::fake::FakeKernel kernel) {
     if (kernel.name == "tutti_evaluate_simple") {
       kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
-        if (launch.grid[0] > most_blocks) most_blocks = launch.grid[0];
+        seen_blocks |= std::uint64_t{1} << launch.grid[0];
         return run(launch);
       };
     }
@@ -171,49 +172,77 @@ void count_blocks() {
   setenv("TUTTI_DEVICE_BLOCKS", "16", 1);
 }
 
-Status add_ones(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
+// Runs the job on GPUs that run this many blocks at once.
+bool run_with_blocks(const char* blocks, const Job::Body& body) {
+  setenv("FAKE_CUDA_BLOCKS", blocks, 1);
+  const bool right = Job(Devices{0, 1}).run(body, test::scaled(std::chrono::seconds(60)), count_blocks);
+  unsetenv("FAKE_CUDA_BLOCKS");
+  return right;
+}
+
+// Each call has 8 slices, and keeps 4 blocks. On each GPU the first two calls borrow 4 blocks and the third one 3, and
+// the two GPUs get the calls in opposite orders. So the ranks of a call run with different numbers of blocks.
+TEST(BlockBudgetJobs, CallsWithFewBorrowedBlocksDoNotKeepEachOtherFromRunning) {
+  EXPECT_TRUE(run_with_blocks("44", [](Communicator& rank, const Gpu&) {
+    call_crosswise(5, rank, rank.rank());
+    must((seen_blocks & 0x0e0) != 0, "no launch had 5 to 7 blocks");
+    must((seen_blocks & 0x100) != 0, "no launch had 8 blocks");
+  }));
+}
+
+constexpr std::size_t kLongBytes = 160'000;  // a ring of two ranks divides them into 16 slices
+
+Status sum_in_place(Communicator& rank, const Gpu& gpu, const cuda::DeviceMemory& memory) {
   return rank.all_reduce(pointer(memory), pointer(memory), memory.bytes(), DataType::kUint8, ReduceOp::kSum,
                          gpu.options(Algorithm::kRing));
 }
 
+constexpr std::uint64_t with_blocks(unsigned blocks) { return std::uint64_t{1} << blocks; }
+
+// An H100 runs 132 blocks at once.
 TEST(BlockBudgetJobs, TheThirteenthCommunicatorGetsAsManyBlocksAsTheFirst) {
-  const auto body = [](Communicator& rank, const Gpu& gpu) {
+  EXPECT_TRUE(run_with_blocks("132", [](Communicator& rank, const Gpu& gpu) {
+    cuda::CUuuid uuid{};
+    must(driver().api().device_get_uuid(&uuid, rank.rank()) == cuda::CUresult::kSuccess, "the UUID");
     const cuda::DeviceMemory memory = gpu.allocate(kLongBytes);
     Communicators communicators;
-    for (int i = 0; i < 13; ++i) {
+    for (std::uint32_t i = 1; i <= 13; ++i) {
       communicators.push_back(*rank.split(0, rank.rank()));
       gpu.put(memory, Bytes(kLongBytes, std::byte{1}));
-      most_blocks = 0;
-      must(add_ones(*communicators.back(), gpu, memory));
+      seen_blocks = 0;
+      must(sum_in_place(*communicators.back(), gpu, memory));
       must(gpu.get(memory) == Bytes(kLongBytes, std::byte{2}), "a sum");
-      must(most_blocks == 16, "communicator " + std::to_string(i) + " got " + std::to_string(most_blocks) + " blocks");
+      must(seen_blocks == with_blocks(16), "communicator " + std::to_string(i) + " got other than 16 blocks");
       must(communicators.back()->async_status());
+      // The communicators keep 4 blocks each, 1 is for calls in rounds, and 8 are never lent.
+      const auto returned = [&] {
+        BlockLoan probe;
+        return probe.raise(uuid, 132, 132, false) == 132 - 4 * (i + 1) - 1 - 8;
+      };
+      must(test::eventually(returned), "a call has ended, and its blocks are not returned");
     }
     must(rank.barrier());
-  };
-  setenv("FAKE_CUDA_BLOCKS", "400", 1);
-  EXPECT_TRUE(Job(Devices{0, 1}).run(body, std::chrono::seconds(60), count_blocks));
-  unsetenv("FAKE_CUDA_BLOCKS");
+  }));
 }
 
-// A captured call borrows half of the free blocks, as long as the communicator exists.
-TEST(BlockBudgetJobs, AGraphKeepsItsBlocks) {
-  const auto body = [](Communicator& rank, const Gpu& gpu) {
+TEST(BlockBudgetJobs, ACapturedCallBorrowsHalfOfTheFreeBlocks) {
+  EXPECT_TRUE(run_with_blocks("32", [](Communicator& rank, const Gpu& gpu) {
     const cuda::DeviceMemory memory = gpu.allocate(kLongBytes);
     gpu.put(memory, Bytes(kLongBytes, std::byte{1}));
-    const test::CapturedGraph graph(driver(), gpu.stream(), [&] { must(add_ones(rank, gpu, memory)); });
+    const test::CapturedGraph graph(driver(), gpu.stream(), [&] { must(sum_in_place(rank, gpu, memory)); });
+    seen_blocks = 0;
     graph.launch();
     gpu.synchronize();
-    must(most_blocks == 14, "a replay had " + std::to_string(most_blocks) + " blocks, not 4 + (32 - 4 - 1 - 8) / 2");
-    must(add_ones(rank, gpu, memory));
+    must(seen_blocks == with_blocks(4 + (32 - 4 - 1 - 8 + 1) / 2), "the blocks of a replay");
+    seen_blocks = 0;
+    must(sum_in_place(rank, gpu, memory));
     gpu.synchronize();
-    must(most_blocks == 16, "a call beside a graph had " + std::to_string(most_blocks) + " blocks");
+    must(seen_blocks == with_blocks(16), "the blocks of a call beside a graph");
     graph.launch();
     must(gpu.get(memory) == Bytes(kLongBytes, std::byte{8}), "the sum of three calls");
     must(rank.async_status());
     must(rank.barrier());
-  };
-  EXPECT_TRUE(Job(Devices{0, 1}).run(body, std::chrono::seconds(60), count_blocks));
+  }));
 }
 
 // Two ranks of the process share a GPU and a third rank has another GPU, so their calls cannot run in rounds. When no

@@ -347,8 +347,36 @@ TEST(DeviceFallback, GpusWithTooFewBlocksCauseOneWarning) {
   EXPECT_THAT(log, HasSubstr("too few free blocks"));
 }
 
-// LL128 is refused if NVML does not say that NVLinks join the GPUs. Ranks on one GPU need no link.
-TEST(DeviceFallback, Ll128WithoutNvLinkCausesOneWarning) {
+std::atomic<int> ll128_launches = 0;
+
+// Makes a call on two new ranks. Returns the number of launches of LL128.
+int ll128_launches_of(const Devices& devices) {
+  Communicators ranks = ranks_on(devices);
+  ll128_launches = 0;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    const cuda::DeviceMemory memory = gpu.allocate(4096);
+    gpu.put(memory, Bytes(4096, std::byte{1}));
+    const Status status = sum(rank, memory, gpu.options());
+    EXPECT_TRUE(status.ok()) << to_string(status.error());
+    EXPECT_EQ(gpu.get(memory), Bytes(4096, std::byte{2}));
+  });
+  return ll128_launches;
+}
+
+// LL128 is not used if NVML does not say that NVLinks join the GPUs. Ranks on one GPU need no link.
+TEST(DeviceFallback, Ll128WithoutNvLinkIsReplacedWithOneWarning) {
+  cuda::fake::Control tapped = small_devices();
+  tapped.register_kernel = [](cuda::fake::FakeKernel kernel) {
+    if (kernel.name == "tutti_evaluate_ll128") {
+      kernel.run = [run = kernel.run](const cuda::fake::FakeLaunch& launch) {
+        ++ll128_launches;
+        return run(launch);
+      };
+    }
+    small_devices().register_kernel(std::move(kernel));
+  };
+  register_device_kernels(tapped, FakeDeviceOptions::from_environment());
   setenv("TUTTI_DEVICE_PROTOCOL", "ll128", 1);
   setenv("FAKE_NVML_NVLINK", "0", 1);
   std::vector<Communicators> made;
@@ -356,8 +384,11 @@ TEST(DeviceFallback, Ll128WithoutNvLinkCausesOneWarning) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   EXPECT_THAT(log, HasSubstr("tutti[0]: warn: TUTTI_DEVICE_PROTOCOL=ll128 needs NVLink between all GPUs"));
   EXPECT_EQ(log_of_creation({0, 0}, made), "");
+  EXPECT_EQ(ll128_launches_of({0, 1}), 0);
+  EXPECT_GT(ll128_launches_of({0, 0}), 0);
   unsetenv("FAKE_NVML_NVLINK");
   EXPECT_EQ(log_of_creation({0, 1}, made), "");
+  EXPECT_GT(ll128_launches_of({0, 1}), 0);
   unsetenv("TUTTI_DEVICE_PROTOCOL");
 }
 

@@ -132,7 +132,8 @@ class CapturedGraph {
     must_succeed(driver, api.graph_instantiate(&executable_, graph, 0), "cuGraphInstantiateWithFlags");
     must_succeed(driver, api.graph_destroy(graph), "cuGraphDestroy");
   }
-  ~CapturedGraph() { EXPECT_EQ(driver_.api().graph_exec_destroy(executable_), cuda::CUresult::kSuccess); }
+  // A failure ends the process, because a destructor must not throw.
+  ~CapturedGraph() { must_succeed(driver_, driver_.api().graph_exec_destroy(executable_), "cuGraphExecDestroy"); }
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
   void launch() const { must_succeed(driver_, driver_.api().graph_launch(executable_, stream_), "cuGraphLaunch"); }
