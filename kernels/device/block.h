@@ -153,8 +153,9 @@ TUTTI_DEVICE void read_envelope(const Link& link, Envelope& envelope) {
   __builtin_memcpy(&envelope, words, sizeof(envelope));
 }
 
-// Whether the connection has a free slot for the next message. `link` must be its sending end. The counter of released
-// slots is read only if the credits that the last read has shown are used up.
+// Whether the connection has a free slot for the next message. `link` must be its sending end. link.released is the
+// number of slots that the receiver had given back when this end last looked. The function looks again only if no slot
+// is free according to this number.
 template <class Faults>
 TUTTI_DEVICE bool has_credit(Link& link) {
   const std::uint64_t slots = link.slot_mask + std::uint64_t{1} + Faults::kExtraCredits;

@@ -236,9 +236,10 @@ struct Launch {
   // 1: no launch will resume this one, so a block that would stop fails with Failure::kTimedOut instead.
   std::uint32_t last = 0;
   // How many slices of a call run at the same time, each in one block per channel; 0: all of them. A block runs every
-  // at_once-th slice, one after the other. Each rank chooses its own number, and still no rank waits for ever: take the
-  // lowest slice that some rank has not finished. Every rank has finished the slices below it, so the blocks of every
-  // rank that have this slice run it now. If calls may stop, all of their slices must run at the same time.
+  // at_once-th slice, in ascending order. Ranks may have different numbers, and the call still ends. Proof: Let s be
+  // the lowest slice that is unfinished on some rank. All ranks have finished the slices below s. Therefore each rank
+  // that has not finished s is running it, and does not wait for other slices. If the blocks of a call may stop
+  // (stop_after_ns), all of its slices must run at the same time.
   std::uint32_t at_once = 0;
 };
 static_assert(sizeof(Launch) <= kLaunchBytes);

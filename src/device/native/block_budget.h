@@ -21,8 +21,8 @@
 
 namespace tutti::detail {
 
-// How many blocks a communicator with kernels that stay keeps for each rank, if there are enough. A launch needs a
-// block for each channel of its plan, and within a machine the plan with the most channels (double_tree) has 4.
+// The number of blocks that each rank keeps if its kernels stay, and if that many are left. A launch needs at least one
+// block for each channel of its plan. Within a machine, the plan with the most channels (double_tree) has 4.
 inline constexpr std::uint32_t kKeptBlocks = 4;
 
 // The blocks that one communicator has taken on one GPU, for all of its ranks in this process (kEnd) or for one
@@ -74,8 +74,8 @@ class BlockLoan {
   //   captured launches together get at most half of the blocks that this communicator could borrow.
   // - While a new communicator waits for blocks, a launch that is not captured may only use what graphs have borrowed.
   std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);
-  // Lowers the loan to `blocks`, the most that an unfinished launch uses which was not captured, but not below the
-  // blocks of captured launches.
+  // Returns borrowed blocks that no launch uses any more. `blocks`: the largest number of borrowed blocks that any
+  // launch uses that was not captured and has not ended. The blocks of captured launches stay lent.
   void lower(std::uint32_t blocks) noexcept;
   void end() noexcept;  // returns all blocks, also those of captured launches
 

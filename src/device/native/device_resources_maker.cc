@@ -34,8 +34,8 @@ constexpr std::chrono::milliseconds kLinkLimit{10'000};
 constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
 constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
-// Contributions to the third round (all memory of the others is open) and to the last one (the check of the links has
-// passed): kConnected, or kNotConnected and the reason.
+// In the third round a rank contributes kConnected if it has opened the memory of all others, and in the last round if
+// its check of the links has passed. Otherwise it contributes kNotConnected, followed by the reason.
 constexpr std::string_view kConnected = "1";
 constexpr std::string_view kNotConnected = "0";
 // The check of the links has passed, but LL128 is not safe. It begins with kConnected.

@@ -300,8 +300,9 @@ TEST(DeviceTransfer, WithoutAPartnerEndsAtItsTimeout) {
   });
 }
 
-// Rank 0 has a kernel that waits for rank 1, which makes its part of the call only after the next communicator. So the
-// set-up of that communicator must not make the driver wait for the kernel, for example by freeing memory.
+// Rank 0 makes a call, and its kernel waits for rank 1. Both ranks then make another communicator, and only after that
+// does rank 1 make the call. During that set-up the driver must not wait for the kernel. It would, for example, if the
+// set-up freed memory.
 void check_set_up_beside_a_call(Communicator& rank, const Gpu& gpu) {
   const cuda::DeviceMemory memory = gpu.allocate(4'096);
   gpu.put(memory, Bytes(4'096, std::byte{1}));
@@ -325,7 +326,7 @@ TEST(DeviceTransferJobs, ACommunicatorIsMadeWhileACallWaits) {
   unsetenv("FAKE_CUDA_IMPLICIT_WAITS");
 }
 
-// What rank 0 writes into the memory of the other GPU is lost, although the driver says that it can access it.
+// Writes of rank 0 to the memory of the other GPU are lost, although the driver says that rank 0 can access it.
 TEST(DeviceTransferJobs, WritesThatAreLostAreFoundAtSetUp) {
   const Job::Making making{.begins =
                                [](std::int32_t rank) {
