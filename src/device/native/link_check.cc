@@ -92,7 +92,9 @@ Status LinkCheck::run(const Options& options) {
   const auto failed = device::FailureWord::of(options.here->failure);
   const bool changed = failed.cause == device::Failure::kMismatch || failed.cause == device::Failure::kCorrupt;
   if (failed.cause == device::Failure::kTimedOut) {
-    return failed_link(failed.peer, options.rank, fmt::format("nothing within {} ms", options.limit.count()));
+    Error late = failed_link(failed.peer, options.rank, fmt::format("nothing within {} ms", options.limit.count()));
+    late.message += "; if another program was using one of these GPUs for that time, end it and try again";
+    return late;
   }
   if (changed) return failed_link(failed.peer, options.rank, "changed data");
   if (failed.cause != device::Failure::kNone) {
