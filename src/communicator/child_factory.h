@@ -53,7 +53,7 @@ class ChildFactory {
     std::uint32_t parent_rank = 0;
     std::uint64_t id = 0;  // the id that the child gets if this rank becomes its rank 0
 
-    auto operator<=>(const ChildRank&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
+    auto operator<=>(const ChildRank&) const = default;
   };
 
   Result<Child> try_split(std::int32_t colour, std::int32_t key);

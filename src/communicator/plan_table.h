@@ -50,7 +50,7 @@ class PlanTable {
     std::uint32_t root = 0;
     std::uint32_t digest = 0;  // digest of a caller's plan; 0 for the built-in algorithms
 
-    auto operator<=>(const PlanKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
+    auto operator<=>(const PlanKey&) const = default;
   };
   Status add_user_plan(const UserPlan& plan, const PlanUse& use);
   Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,

@@ -52,7 +52,7 @@ struct Signal {
   std::int32_t index = 0;
   std::int32_t context = 0;
 
-  auto operator<=>(const Signal&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14
+  auto operator<=>(const Signal&) const = default;
 };
 
 class Windows {

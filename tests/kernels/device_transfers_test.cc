@@ -76,7 +76,7 @@ class Ranks {
     std::vector<std::size_t> starts;  // of the data in its buffer, so that buffers have different alignments
     for (const Message& message : messages) {
       starts.push_back(4 * (random_() % 5));
-      sent.push_back(Bytes(message.bytes + 64));
+      sent.emplace_back(message.bytes + 64);
       for (std::byte& byte : sent.back()) byte = static_cast<std::byte>(random_());
       received.emplace_back(message.bytes + 64);
     }

@@ -182,12 +182,13 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
 // cut(). The set-up of the communicator has zeroed enough of them for most plans. The others are zeroed here, in a
 // stream that may have to wait for other streams.
 Status DeviceExecutor::add_states(Plan& plan) {
-  const std::uint64_t bytes = resources_->settings().blocks * sizeof(device::ChannelState);
-  if (states_used_ + bytes <= DeviceArena::kStatesBytes) {
-    plan.states = resources_->states() + states_used_ / sizeof(device::ChannelState);
-    states_used_ += bytes;
+  const std::uint64_t count = resources_->settings().blocks;
+  if ((states_used_ + count) * sizeof(device::ChannelState) <= DeviceArena::kStatesBytes) {
+    plan.states = resources_->states() + states_used_;
+    states_used_ += count;
     return {};
   }
+  const std::uint64_t bytes = count * sizeof(device::ChannelState);
   const cuda::Driver& driver = resources_->device().driver();
   auto memory = cuda::DeviceMemory::allocate(driver, bytes);
   if (!memory) return memory.error();

@@ -119,7 +119,7 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
-  std::uint64_t states_used_ = 0;                   // bytes of DeviceResources::states() that plans have
+  std::uint64_t states_used_ = 0;                   // how many of DeviceResources::states() plans have
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // a null value: the GPU of some rank cannot run this plan
   // Set by takes(): ranks of this process may access the buffers of that call in place, even if they are not
   // registered.

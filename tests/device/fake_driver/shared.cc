@@ -130,7 +130,7 @@ CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsign
   }
   auto memory = map_handle(handle_data);
   if (memory == nullptr) return CUresult::kMapFailed;
-  memory->context = context;
+  memory->context = std::move(context);
   *address = memory->base;
   own.memory.emplace(memory->base, std::move(memory));
   return CUresult::kSuccess;
