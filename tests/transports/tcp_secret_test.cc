@@ -85,6 +85,86 @@ TEST(TcpSecret, WhoComesLateIsToldSoInClearAndBelievesIt) {
   EXPECT_TRUE(job.ranks[0]->peer_has_left(1, 7));
 }
 
+// A clock that advances by 1 ms whenever it is read, until `limit_ns` have passed. Then it stands still, and a wait
+// that needs more time never ends.
+class CountingClock final : public Clock {
+ public:
+  explicit CountingClock(std::int64_t limit_ns) : latest_ns_(kStartNs + limit_ns) {}
+  std::int64_t now_ns() override {
+    if (now_ns_ < latest_ns_) now_ns_ += 1'000'000;
+    return now_ns_;
+  }
+  bool stands_still() const { return now_ns_ >= latest_ns_; }
+
+ private:
+  static constexpr std::int64_t kStartNs = 1'000'000'000;
+  const std::int64_t latest_ns_;
+  std::atomic<std::int64_t> now_ns_ = kStartNs;
+};
+
+// Rank 0 has this clock, and has entered call 1.
+struct JobWithCountingClock : EncryptedJob {
+  explicit JobWithCountingClock(CountingClock& clock) {
+    TcpTransportOptions own = options(0);
+    own.clock = &clock;
+    ranks[0] = nullptr;
+    ranks[0] = TcpTransport::create(own, endpoints[0], addresses).value();
+    ranks[0]->enter_call(call(1), {});
+  }
+};
+
+// After a failure, nothing drives a rank that waits for the others to shrink, so leave_call() must send the failure
+// itself. The peer answers after 0.9 s, as on a machine whose processors are busy.
+TEST(TcpSecret, AFailureReachesAPeerThatAnswersLate) {
+  CountingClock clock(900'000'000);  // must outlive the ranks
+  JobWithCountingClock job(clock);
+  std::atomic<bool> ended = false;
+  std::thread peer([&] {
+    eventually([&] { return ended || clock.stands_still(); });
+    eventually([&] { return job.ranks[1]->pump(), ended && job.ranks[1]->peer_failure(0, 1).has_value(); });
+  });
+  const CallFailure failure{.code = ErrorCode::kPeerLost, .culprit = -1};
+  job.ranks[0]->leave_call(call(1), failure);
+  ended = true;
+  peer.join();
+  EXPECT_EQ(job.ranks[1]->peer_failure(0, 1), failure);
+}
+
+// Rank 1 is the culprit and does not answer. leave_call() waits 0.1 s for it, and not at all the second time.
+TEST(TcpSecret, LeaveCallWaitsForTheCulpritOnlyOnceAndNotForLong) {
+  CountingClock clock(500'000'000);  // must outlive the ranks
+  JobWithCountingClock job(clock);
+  const CallFailure failure{.code = ErrorCode::kTimeout, .culprit = 1};
+  const auto duration_of_leaving = [&](std::uint64_t sequence) {
+    const std::int64_t begin_ns = clock.now_ns();
+    job.ranks[0]->leave_call(call(sequence), failure);
+    return clock.now_ns() - begin_ns;
+  };
+  const std::int64_t first_ns = duration_of_leaving(1);
+  EXPECT_GE(first_ns, 100'000'000);
+  EXPECT_LT(first_ns, 200'000'000);
+  job.ranks[0]->enter_call(call(2), {});
+  EXPECT_LT(duration_of_leaving(2), 50'000'000);
+  // Rank 1 has not run yet, so it receives the failures only now.
+  EXPECT_TRUE(eventually([&] {
+    for (auto& rank : job.ranks) rank->pump();
+    return job.ranks[1]->peer_failure(0, 2).has_value();
+  }));
+}
+
+// Rank 1 does not answer. With longer limits these waits would never end.
+TEST(TcpSecret, LeaveCallWaitsASecondForOthersAndAnAbortIsShort) {
+  CountingClock clock(1'150'000'000);  // must outlive the ranks
+  JobWithCountingClock job(clock);
+  job.ranks[0]->announce_abort();
+  EXPECT_FALSE(clock.stands_still());
+  job.ranks[0]->leave_call(call(1), CallFailure{.code = ErrorCode::kAborted, .culprit = -1});
+  EXPECT_TRUE(eventually([&] {
+    for (auto& rank : job.ranks) rank->pump();
+    return job.ranks[1]->peer_failure(0, 1).has_value();
+  }));
+}
+
 // A process that listens at a peer's address, records the first bytes that it receives, and answers with `answer`.
 struct Imposter {
   Socket listener, accepted;

@@ -13,8 +13,12 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kLateNs = 50'000'000;  // if a rank waits in a call for longer, it sends its state to the peers
-// How long leave() and abort() wait at most until a failure or an abort was sent.
+// Longest time that leave() and abort() wait for a failure or an abort to be sent. An encrypted connection can send
+// only after the peer's process has answered its handshake, and on a busy machine that process may not run for a while.
+// So leave() waits longer then; abort() does not, because its caller wants to continue (unless another thread is in
+// leave()).
 constexpr std::int64_t kFlushLimitNs = 100'000'000;
+constexpr std::int64_t kEncryptedFlushLimitNs = 1'000'000'000;
 constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // time between two attempts to connect to a peer
 // If more bytes than this are queued for a peer, the state is not queued until the operating system has taken all of
 // them. States in between are skipped, so that a peer that does not read costs little memory.
@@ -58,7 +62,7 @@ void StatePusher::leave(const CallTag& tag, const std::optional<CallFailure>& fa
     record_.culprit = failure->culprit;
     record_.argument = static_cast<std::uint32_t>(failure->argument);
     push();
-    flush_with_limit();
+    flush_with_limit(leave_limit_ns(), failure->culprit);
   } else if (state_sent_) {
     push();  // peers have got the state of this rank in this call, so they also get the end of the call
   }
@@ -69,7 +73,7 @@ void StatePusher::abort() {
   if (record_.life == static_cast<std::uint32_t>(PeerLife::kAborted)) return;
   record_.life = static_cast<std::uint32_t>(PeerLife::kAborted);
   push();
-  flush_with_limit();
+  flush_with_limit(kFlushLimitNs, -1);
 }
 
 void StatePusher::send_close() {
@@ -176,8 +180,7 @@ bool StatePusher::try_again(std::uint32_t peer, int error) {
   if (connection.begun || connection.socket.tls_has_sent() || !is_network_error(error)) return false;
   connection.socket.close();
   connection.replies = ReplyReader();
-  connection.pending.clear();
-  connection.sent = 0;
+  connection.drop_queue();
   connection.state_due = true;
   note_failure(peer, error);
   return true;
@@ -214,8 +217,7 @@ bool StatePusher::send(std::uint32_t peer) {
     }
     connection.sent += moved.bytes;
   }
-  connection.pending.clear();
-  connection.sent = 0;
+  connection.drop_queue();
   return true;
 }
 
@@ -234,23 +236,37 @@ bool StatePusher::flush_locked() {
   return empty;
 }
 
-// Waits until the queued states have been sent, at most for kFlushLimitNs. This is necessary because a new connection
-// can only send after the machine of the peer has answered, and perhaps no thread drives this rank any more once its
-// call has failed.
-void StatePusher::flush_with_limit() {
-  const std::int64_t latest_ns = clock_.now_ns() + kFlushLimitNs;
+// Waits until the queued states have been sent, at most for limit_ns, and for rank `culprit` (-1: none) at most for
+// kFlushLimitNs, because its process may be stopped or its machine switched off. This is necessary because a new
+// connection can only send after the peer has answered, and perhaps no thread drives this rank any more once its call
+// has failed. Waits only once for a peer that does not answer, so that several failed calls need no more time.
+void StatePusher::flush_with_limit(std::int64_t limit_ns, std::int32_t culprit) {
+  const bool encrypts = endpoint_.encrypts();
+  const std::int64_t begin_ns = clock_.now_ns();
   std::vector<pollfd> waiting;
-  while (!flush_locked() && clock_.now_ns() < latest_ns) {
-    // Peers may wait in the same loop until this rank continues their TLS handshakes.
-    if (endpoint_.encrypts()) endpoint_.service();
+  while (true) {
+    flush_locked();
+    const std::int64_t waited_ns = clock_.now_ns() - begin_ns;
     waiting.clear();
-    for (const ControlConnection& connection : connections_) {
-      if (!connection.pending.empty()) {
-        waiting.push_back({.fd = connection.socket.get(), .events = connection.socket.wait_events(), .revents = 0});
+    for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
+      ControlConnection& connection = connections_[peer];
+      if (connection.pending.empty() || connection.slow) continue;
+      const bool is_culprit = static_cast<std::int64_t>(peer) == culprit;
+      if (waited_ns >= (is_culprit ? kFlushLimitNs : limit_ns)) {
+        connection.slow = is_culprit || limit_ns == leave_limit_ns();
+        continue;
       }
+      waiting.push_back({.fd = connection.socket.get(), .events = connection.socket.wait_events(), .revents = 0});
     }
-    poll(waiting.data(), waiting.size(), endpoint_.encrypts() ? 1 : 10);
+    if (waiting.empty()) break;
+    // Peers may wait in the same loop until this rank continues their TLS handshakes.
+    if (encrypts) endpoint_.service();
+    poll(waiting.data(), waiting.size(), encrypts ? 1 : 10);
   }
+}
+
+std::int64_t StatePusher::leave_limit_ns() const {
+  return endpoint_.encrypts() ? kEncryptedFlushLimitNs : kFlushLimitNs;
 }
 
 std::vector<StatePusher::PeerEvent> StatePusher::take_events() {
@@ -269,8 +285,7 @@ std::vector<StatePusher::PeerEvent> StatePusher::take_events() {
     if (!connection.ended) continue;
     found.push_back({.peer = peer, .reply = *connection.ended});
     connection.ended.reset();
-    connection.pending.clear();
-    connection.sent = 0;
+    connection.drop_queue();
   }
   return found;
 }

@@ -65,8 +65,15 @@ class StatePusher {
     // The connection has ended, the peer has sent a frame (a close frame or a refusal), or no process listens at the
     // peer. Nothing more is sent, and the connection is never opened again.
     bool closed = false;
+    bool slow = false;           // flush_with_limit() has waited for this connection in vain, and waits for it no more
     std::string trouble{};       // why the last attempt to connect failed; empty as soon as bytes were sent
     std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
+
+    void drop_queue() {
+      pending.clear();
+      sent = 0;
+      slow = false;
+    }
   };
   void push();
   bool append(ControlConnection& connection);
@@ -75,7 +82,8 @@ class StatePusher {
   void note_failure(std::uint32_t peer, int error);
   bool try_again(std::uint32_t peer, int error);
   bool flush_locked();
-  void flush_with_limit();
+  void flush_with_limit(std::int64_t limit_ns, std::int32_t culprit);
+  std::int64_t leave_limit_ns() const;
 
   const Preamble mine_;
   const std::vector<std::optional<PeerAddress>> addresses_;
