@@ -11,6 +11,7 @@ import collections
 import ctypes.util
 import dataclasses
 import glob
+import itertools
 import json
 import os
 import random
@@ -25,6 +26,9 @@ import tempfile
 import threading
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import ports
+
 KEPT_DESCRIPTORS = {"verbs": 1}       # descriptors that the process keeps, by which it is notified of freed memory
 RANKS = 4
 DEADLINE_MS = 2000        # of a call
@@ -32,7 +36,7 @@ SETUP_DEADLINE_MS = 3000
 RUN_S = 2                 # how long a rank makes calls if there is no fault
 HANG_S = 30               # after the fault; a rank that takes longer counts as hanging
 READY_S = 60
-SETUP_S = 0.02            # approximate duration of the set-up after the last rank was started
+SETUP_S = 0.02            # approximate duration of the set-up after the last rank has begun
 END_S = 10                # after its last line
 COUNTED = {  # the maximum of n, in the phase setup and in the other phases
     "nth-allocation": (3000, 300), "nth-open": (50, 50), "thread-exception": (300, 100),
@@ -127,16 +131,14 @@ class Try:
     log: list = dataclasses.field(default_factory=list)
 
 
-def shared_names():
-    return {name for name in os.listdir("/dev/shm") if "tutti" in name}
-
-
 class Bench:
     def __init__(self, options):
         self.options = options
         self.random = random.Random(options.seed)
+        first = ports.free_port(100)  # used again by later jobs
+        self.ports = range(first, first + 100)
+        self.jobs = itertools.count()
         self.machines = os.environ.get("MACHINES", "").split()
-        self.port = 21000 + self.random.randrange(5000)
         self.records = tempfile.mkdtemp(prefix="fault-table-")
         self.full = os.path.join(self.records, "full")
         os.mkdir(self.full)
@@ -153,6 +155,11 @@ class Bench:
         if self.machines:
             subprocess.run(["umount", self.full], check=False)
         shutil.rmtree(self.records, ignore_errors=True)
+
+    def shared_names(self):
+        # If other jobs may use the same /dev/shm, nothing is counted.
+        own = self.machines or self.options.own_shm
+        return {name for name in os.listdir("/dev/shm") if "tutti" in name} if own else set()
 
     def cells(self):
         for fault in self.options.faults:
@@ -173,11 +180,11 @@ class Bench:
                     yield fault, world, phase
 
     def start(self, fault, world, phase, victim):
-        self.port += 1
+        port = self.ports.start + next(self.jobs) % len(self.ports)
         ranks = {}
         for number in sorted(range(RANKS), key=lambda number: number == victim):  # the victim starts last
             environment = dict(os.environ, TUTTI_RANK=str(number), TUTTI_WORLD_SIZE=str(RANKS),
-                               TUTTI_ROOT=f"127.0.0.1:{self.port}", TUTTI_TIMEOUT_MS=str(DEADLINE_MS),
+                               TUTTI_ROOT=f"127.0.0.1:{port}", TUTTI_TIMEOUT_MS=str(DEADLINE_MS),
                                TUTTI_SETUP_TIMEOUT_MS=str(SETUP_DEADLINE_MS), TUTTI_LOG="error",
                                TUTTI_RECORD_DIR=self.full if fault == "disk" else self.records)
             environment.update(WORLDS[world])
@@ -186,7 +193,7 @@ class Bench:
                 most = COUNTED[fault][0 if phase == "setup" else 1]
                 command += [fault, str(round(most ** self.random.random()))]
             if world == "machines":
-                environment["TUTTI_ROOT"] = f"10.77.0.1:{self.port}"
+                environment["TUTTI_ROOT"] = f"10.77.0.1:{port}"
                 command = ["ip", "netns", "exec", self.machines[number * 2 // RANKS], *command]
             prepare = None
             if fault == "descriptors" and phase == "setup" and number == victim:
@@ -217,14 +224,15 @@ class Bench:
 
     def run_once(self, fault, world, phase):
         outcome = Try()
-        names_before = shared_names()
+        names_before = self.shared_names()
         number = self.random.randrange(RANKS)
         ranks = self.start(fault, world, phase, number)
         victim = ranks[number]
-        if phase == "setup":
+        until_s = time.monotonic() + READY_S
+        if phase == "setup":  # after main() has begun: if the dynamic loader fails, the library is not tested
+            victim.wait_for(("begin", "eof"), until_s)
             time.sleep(self.random.uniform(0, SETUP_S))
         else:
-            until_s = time.monotonic() + READY_S
             for rank in ranks:
                 rank.wait_for(("ready", "eof"), until_s)
             time.sleep(self.random.uniform(0, 0.3))
@@ -245,7 +253,7 @@ class Bench:
                 f"{line.at_s - struck_s:+.2f} s {line.word} {line.rest}"[:300] for line in rank.lines) + " " + rank.stderr_text)
             if rank is victim:
                 outcome.log[-1] += f" (victim: {' '.join(rank.process.args)})"
-        outcome.left += sorted(shared_names() - names_before)
+        outcome.left += sorted(self.shared_names() - names_before)
         return outcome
 
     def judge(self, outcome, fault, world, ranks, watched, victim, struck_s):
@@ -287,14 +295,16 @@ class Bench:
         for index, cell in enumerate(cells):
             tries = []
             for number in range(self.options.tries):
-                print(f"\r{index + 1}/{len(cells)} {' '.join(cell)} {number + 1}/{self.options.tries}    ", end="",
-                      file=sys.stderr, flush=True)
+                if sys.stderr.isatty():
+                    print(f"\r{index + 1}/{len(cells)} {' '.join(cell)} {number + 1}/{self.options.tries}    ", end="",
+                          file=sys.stderr, flush=True)
                 tries.append(self.run_once(*cell))
                 bad = tries[-1].wrong or tries[-1].hangs or tries[-1].left or tries[-1].unnamed
                 if bad or self.options.verbose:
                     print(f"\n{' '.join(cell)}: {bad}\n  " + "\n  ".join(tries[-1].log), file=sys.stderr)
             rows.append(row_of(cell, tries))
-        print(file=sys.stderr)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
         return rows
 
 
@@ -352,6 +362,7 @@ def main():
     parser.add_argument("--worlds", type=some_of(WORLDS), default=list(WORLDS), help=",".join(WORLDS))
     parser.add_argument("--phases", type=some_of(PHASES), default=list(PHASES), help=",".join(PHASES))
     parser.add_argument("--verbose", action="store_true", help="print the lines of every job, not only of failed ones")
+    parser.add_argument("--own-shm", action="store_true", help="no other job uses /dev/shm, so count files left there")
     parser.add_argument("--output", help="also write the table to this file")
     parser.add_argument("--json", help="write the rows to this file, as JSON")
     options = parser.parse_args()
