@@ -236,6 +236,7 @@ struct PeerStatus {
   PeerLife life = PeerLife::kLive;
   std::uint64_t entered = 0;  // sequence number of the last call that the peer entered; 0 if it entered none
   std::uint64_t left = 0;     // sequence number of the last call that the peer left, successfully or not; 0 if none
+  std::uint64_t device_calls = 0;  // see Transport::publish_device_calls(); 0 if the transport does not publish them
   bool ended = false;
   bool cut = false;
 };
@@ -340,6 +341,9 @@ class Transport {
   // offer). leave_call() withdraws the offer. If `failure` is set, it also records the failure and informs all peers.
   virtual void enter_call(const CallTag& tag, const WindowRef& output) = 0;
   virtual void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) = 0;
+  // Publishes the number of collective calls that this rank has submitted to its GPU, so that peers can name late
+  // ranks. Any thread may call it. Only transports whose peer_status() any thread may call (shared memory) publish it.
+  virtual void publish_device_calls(std::uint64_t /*calls*/) {}
   // A snapshot of the state of the peer; see PeerStatus.
   virtual PeerStatus peer_status(std::uint32_t peer) = 0;
   // The tag with which the peer entered call `sequence`. Empty before the peer has entered that call, and empty again

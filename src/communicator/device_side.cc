@@ -130,8 +130,12 @@ Status DeviceSide::submit(const Operation& operation) {
     return invalid_argument("too many operations of this communicator are under way: wait for some of them first");
   }
   if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
+  if (!call->transfers) call->number = collectives_ + 1;
   Status submitted = executor->submit(call);
-  if (submitted.ok()) calls_.fetch_add(1, std::memory_order_relaxed);
+  if (submitted.ok()) {
+    calls_.fetch_add(1, std::memory_order_relaxed);
+    if (!call->transfers && !call->is_captured()) environment_.transport->publish_device_calls(++collectives_);
+  }
   if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) engine_.fail(submitted.error());
   if (!submitted.ok() || empty == nullptr) return submitted;
   std::erase_if(empty_, [](const auto& one) { return one->done && one->result.ok(); });

@@ -101,6 +101,8 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> executor_;
   bool suspended_ = false;  // executor_ is null until resume(); guarded by mutex_
   std::atomic<std::uint64_t> calls_ = 0;
+  // Number of calls_ without sends, receives and captured calls. Guarded by the submission mutex.
+  std::uint64_t collectives_ = 0;
   std::vector<std::shared_ptr<Operation>> empty_;  // TransferCall::empty of calls, until they have ended without error
 };
 

@@ -12,11 +12,12 @@
 #include "engine/transfer_text.h"
 
 namespace tutti {
-namespace {
 
 std::string rank_list(const std::vector<std::uint32_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
+
+namespace {
 
 // The ranks that a warning about a long wait names. If this rank waits for no other rank, its own data is on its way.
 std::string late_ranks(const std::vector<std::uint32_t>& ranks) {

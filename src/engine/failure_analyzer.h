@@ -16,6 +16,13 @@
 
 namespace tutti {
 
+// How long an operation may wait without progress before a warning names the ranks that it waits for. Shorter waits
+// are normal, for example because one rank still reads data from a disk. A process that has not looked for a quarter
+// of this time was stopped, so its peers may have been on time, and the wait starts again.
+inline constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
+
+std::string rank_list(const std::vector<std::uint32_t>& ranks);  // for example "rank 1" or "ranks 1, 2"
+
 struct Diagnosis {
   Error error;
   CallFailure failure;  // the same failure, in the form in which this rank's status board shows it to peers

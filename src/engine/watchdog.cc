@@ -16,9 +16,6 @@ constexpr std::int64_t kLostNs = 2'000'000'000;
 // a gap that is longer than this, and longer than a quarter of an operation's timeout, its process is assumed to have
 // been stopped.
 constexpr std::int64_t kMaxClockGapNs = 100'000'000;
-// How long an operation may wait without progress before a warning names the ranks that it waits for. Shorter waits
-// are normal, for example because one rank still reads data from a disk.
-constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
 // Maximum number of deadline extensions without progress. There is a limit because a caller that calls test() only
 // rarely looks like a process that was stopped, each time, and would otherwise never time out.
 constexpr std::uint32_t kMaxExtensions = 3;

@@ -48,6 +48,7 @@ class ChecksumTransport final : public Transport {
   void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override {
     inner_->leave_call(tag, failure);
   }
+  void publish_device_calls(std::uint64_t calls) override { inner_->publish_device_calls(calls); }
   PeerStatus peer_status(std::uint32_t peer) override { return inner_->peer_status(peer); }
   std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override {
     return inner_->peer_call(peer, sequence);

@@ -29,7 +29,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 7;
+inline constexpr std::uint32_t kSegmentVersion = 8;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // size of a cache line in bytes
 
@@ -87,6 +87,7 @@ struct alignas(kLine) Board {
   std::atomic<std::uint64_t> left;           // sequence number of the last call that the owner left
   std::atomic<std::uint32_t> life;           // a PeerLife
   std::atomic<std::uint32_t> reserved;
+  std::atomic<std::uint64_t> device_calls;  // number of collective calls that the owner has submitted to its GPU
   alignas(kLine) std::array<AtomicTag, kCallRecords> calls;  // indexed by sequence number modulo the array size
   // Indexed by sequence number modulo the array size.
   alignas(kLine) std::array<FailureRecord, kFailureRecords> failures;

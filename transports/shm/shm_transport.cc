@@ -254,6 +254,10 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
   if (failure) ring_peers();
 }
 
+void ShmTransport::publish_device_calls(std::uint64_t calls) {
+  segments_[rank_].board().device_calls.store(calls, std::memory_order_release);
+}
+
 PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   const Board& board = segments_.at(peer).board();
   PeerStatus status;
@@ -262,6 +266,7 @@ PeerStatus ShmTransport::peer_status(std::uint32_t peer) {
   status.life = life_on(board);
   status.left = board.left.load(std::memory_order_seq_cst);
   status.entered = board.entered.load(std::memory_order_seq_cst);
+  status.device_calls = board.device_calls.load(std::memory_order_acquire);
   if (peer != rank_ && status.life == PeerLife::kLive && exchange_->peer_gone(peer)) {
     // Reads `life` and `left` again, because the peer may have left properly, or finished the call, before it exited.
     status.life = life_on(board);

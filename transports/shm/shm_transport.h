@@ -86,6 +86,7 @@ class ShmTransport final : public Transport {
   Doorbell& doorbell() override { return doorbell_; }
   void enter_call(const CallTag& tag, const WindowRef& output) override;
   void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) override;
+  void publish_device_calls(std::uint64_t calls) override;
   PeerStatus peer_status(std::uint32_t peer) override;
   std::optional<CallTag> peer_call(std::uint32_t peer, std::uint64_t sequence) override;
   std::optional<CallFailure> peer_failure(std::uint32_t peer, std::uint64_t sequence) override;

@@ -96,6 +96,9 @@ class DeviceCall final : public StartCondition {
   // another value, for which no rank of this call waits, so the barriers do not end.
   std::uint32_t barrier_value = 1;
   CallTag tag;
+  // Number of this call among the collective calls of this rank on this communicator that GPUs carry out, from 1 on;
+  // 0 for sends and receives.
+  std::uint64_t number = 0;
   std::uint64_t executor_id = 0;  // id of the DeviceExecutor that prepared the call
   cuda::CUstream stream = nullptr;
   std::int64_t timeout_ns = 0;
@@ -113,6 +116,7 @@ class DeviceCall final : public StartCondition {
   // Waits on the host until the call is launched, and then makes its stream wait for it. Every submitted call must be
   // settled. See LaunchGroup::settle().
   Status settle();
+  bool is_captured() const { return capture_ != 0; }  // since submit(): the call runs when its graph is replayed
   // The operation that the host carries out for TransferCall::empty; null if there is none.
   Operation* empty_transfers() const { return transfers ? transfers->empty.get() : nullptr; }
 

@@ -399,14 +399,16 @@ class DeviceResourcesMaker {
     const bool meets = how_.in_rounds || how_.copy_method == CopyEngines::Method::kWindows;
     if (meets) resources_->barrier_.emplace(*job_context_.device, rank_, resources_->flags_);
     const DeviceArena::Connections& transfers = resources_->arena_.transfer_connections();
-    TUTTI_TRY(resources_->launch_group_->add_member({.rank = rank_,
-                                                     .ranks = ranks_,
-                                                     .kept_blocks = how_.kept_blocks,
-                                                     .blocks_at_once = code_.blocks_at_once,
-                                                     .transfer_queues = 2 * (ranks_ - 1) * transfers.count,
-                                                     .life = life_of_peers(),
-                                                     .barrier = meets ? &*resources_->barrier_ : nullptr,
-                                                     .status = resources_->status_}));
+    TUTTI_TRY(resources_->launch_group_->add_member(
+        {.rank = rank_,
+         .ranks = ranks_,
+         .kept_blocks = how_.kept_blocks,
+         .blocks_at_once = code_.blocks_at_once,
+         .transfer_queues = 2 * (ranks_ - 1) * transfers.count,
+         .peer_status = status_of_peers(),
+         .warn = [log = log_](const std::string& text) { log.write(LogLevel::kWarn, "{}", text); },
+         .barrier = meets ? &*resources_->barrier_ : nullptr,
+         .status = resources_->status_}));
     return resources_->write_links(peers);
   }
 
@@ -435,10 +437,10 @@ class DeviceResourcesMaker {
 
   // Returns a function that returns the state of a peer. Any thread may call it. Only the status boards of the
   // shared-memory transport can be read by any thread, so with other transports the result is empty.
-  std::function<PeerLife(std::uint32_t)> life_of_peers() const {
+  std::function<PeerStatus(std::uint32_t)> status_of_peers() const {
     Transport* transport = host_environment_.transport.get();
     if (transport->name() != "shm") return {};
-    return [transport](std::uint32_t peer) { return transport->peer_status(peer).life; };
+    return [transport](std::uint32_t peer) { return transport->peer_status(peer); };
   }
 
   ExportedMemory::Reach reach_of(std::uint32_t peer) const {

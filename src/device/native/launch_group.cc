@@ -96,10 +96,10 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
 // Messages to a rank that is gone would end in slots that nobody reads. Receives are not checked, because the messages
 // may have arrived before.
 Status LaunchGroup::check_receivers(const MemberOptions& options, const TransferCall& transfers) {
-  if (!options.life) return {};
+  if (!options.peer_status) return {};
   for (const device::TransferQueue& queue : transfers.packed.queues) {
     if (queue.sends == 0) continue;
-    const PeerLife life = options.life(queue.peer);
+    const PeerLife life = options.peer_status(queue.peer).life;
     if (life != PeerLife::kLeft && life != PeerLife::kLost) continue;
     const char* const what = life == PeerLife::kLeft ? "has left the communicator" : "has ended";
     return call_error(ErrorCode::kPeerLost, fmt::format("a send to rank {}, which {}", queue.peer, what),

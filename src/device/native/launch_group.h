@@ -28,6 +28,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "device/native/device_call.h"
@@ -48,7 +49,9 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
     std::uint32_t blocks_at_once = 0;   // how many blocks of our kernels can be resident on the GPU at once
     std::uint32_t transfer_queues = 0;  // the most queues that a launch of sends and receives has
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
-    std::function<PeerLife(std::uint32_t rank)> life{};
+    std::function<PeerStatus(std::uint32_t rank)> peer_status{};
+    // logs a warning; any thread may call it
+    std::function<void(const std::string& text)> warn{};
     const StreamBarrier* barrier = nullptr;  // null unless calls run in rounds, or by copies between barriers
     // words through which the host and the GPU inform each other about this rank's calls; in pinned host memory
     device::RankStatus* status = nullptr;

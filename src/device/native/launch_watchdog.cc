@@ -8,12 +8,14 @@
 #include <iterator>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "base/system_error.h"
 #include "base/thread.h"
 #include "device/native/device_failure.h"
+#include "engine/failure_analyzer.h"
 
 namespace tutti::detail {
 namespace {
@@ -24,12 +26,36 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLooking{20};
 // time after a peer has left or exited until pending calls fail, because they may still end by themselves
 constexpr std::chrono::milliseconds kGrace{200};
+constexpr std::chrono::nanoseconds kWarnAfter{kWarnAfterNs};
 // Time between two checks while the watchdog releases barriers.
 constexpr std::chrono::milliseconds kReleasing{1};
 // Largest number of different barrier values in captured calls.
 constexpr std::size_t kMostCapturedBarriers = 4096;
 // PeerLife::kAborted covers both a rank that called abort() and a rank that has lost its device.
 constexpr const char* kAborted = "called abort(), or cannot take part any more: see the error of that rank";
+
+// The warning about a call that has waited for kWarnAfter.
+std::string late_text(const LaunchGroup::MemberOptions& options, const DeviceCall& call) {
+  std::vector<std::uint32_t> late;
+  for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
+    const bool is_late = call.transfers ? call.transfers->is_with(peer)
+                                        : options.peer_status && options.peer_status(peer).device_calls < call.number;
+    if (peer != options.rank && is_late) late.push_back(peer);
+  }
+  std::string cause;
+  if (call.transfers) {
+    cause = fmt::format("for its sends to, or receives from, {}", rank_list(late));
+  } else if (!late.empty()) {
+    cause = fmt::format("for {0}: not entered by {0}", rank_list(late));
+  } else if (options.peer_status) {
+    cause = "although all ranks have made this call: the stream or the GPU of one of them is busy with other work";
+  } else {
+    cause = "for unknown ranks: only the shared-memory transport shows which ones are late";
+  }
+  return fmt::format("{}: waited {} s in the stream {}; this is rank {}; the call goes on, and fails after {} s",
+                     describe(call.tag), kWarnAfterNs / 1'000'000'000, cause, options.rank,
+                     call.timeout_ns / 1'000'000'000);
+}
 
 }  // namespace
 
@@ -109,7 +135,7 @@ void LaunchGroup::Watchdog::wait_for_next_check(std::unique_lock<std::mutex>& lo
 // Removes the pending launches that have ended, and returns the blocks that they have borrowed. If the context of a
 // launch is lost, that launch never ends, so this function fails the group, makes its kernels end, and removes the
 // launch. If the oldest launch that remains has begun, the function also checks the peers and, if the launch has
-// barriers, its timeout.
+// barriers, its timeout, and logs a warning if it has waited long.
 void LaunchGroup::Watchdog::check_pending_launches() {
   while (!pending_launches_.empty()) {
     const auto finished = pending_launches_.front().done->finished();
@@ -121,11 +147,16 @@ void LaunchGroup::Watchdog::check_pending_launches() {
     pending_launches_.pop_front();
   }
   return_blocks();
+  const auto now = Clock::now();
+  const bool was_stopped = now - std::exchange(last_check_, now) >= kWarnAfter / 4;  // see kWarnAfterNs
   if (pending_launches_.empty()) return gone_since_.reset();
   PendingLaunch& first = pending_launches_.front();
   const auto begun = first.begun->finished();
-  if (!first.since && begun.ok() && *begun) first.since = Clock::now();
+  const bool begins = !first.since && begun.ok() && *begun;
+  if (begins) first.since = now;
+  if (begins || (was_stopped && first.warns_at)) first.warns_at = now + kWarnAfter;
   if (!members_.broken() && first.since) check_peers(*first.call);
+  if (!members_.broken()) warn_if_late(first);
   if (first.call->launch.rounds > 0) check_round_timeout(first);
 }
 
@@ -141,19 +172,31 @@ void LaunchGroup::Watchdog::check_round_timeout(const PendingLaunch& first) {
   members_.fail(options.barrier->timeout_error(waited, call.barrier_value));
 }
 
+// Logs one warning if the launch has run for kWarnAfter, like the engine's watchdog; see Watchdog::warn_if_late() in
+// src/engine. No warning if the call's timeout is not longer, because its error says more.
+void LaunchGroup::Watchdog::warn_if_late(PendingLaunch& first) {
+  const MemberOptions& options = members_.of(*first.call).options;
+  const DeviceCall& call = *first.call;
+  if (!first.warns_at || Clock::now() < *first.warns_at || !options.warn) return;
+  first.warns_at.reset();
+  if (std::chrono::nanoseconds(call.timeout_ns) <= kWarnAfter + kLooking) return;
+  // If there is no memory for the text, there is no warning, and the call goes on.
+  runs_through([&] { options.warn(late_text(options, call)); });
+}
+
 // Checks the peers of a launched call. If a peer has called abort(), the group fails. If a peer has left or exited,
 // the group fails after a grace period, because the peer may have done its part before, and then the call soon ends
 // by itself.
 void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   const MemberOptions& options = members_.of(call).options;
-  if (!options.life) return;
+  if (!options.peer_status) return;
   const auto ends = [&](ErrorCode code, std::uint32_t peer, const char* what) {
     members_.fail(broken_error(call_error(code, fmt::format("{}: rank {} {}", describe(call.tag), peer, what),
                                           static_cast<std::int32_t>(peer))),
                   call.transfers.has_value());
   };
   for (std::uint32_t peer = 0; peer < options.ranks; ++peer) {
-    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.peer_status(peer).life;
     if (life == PeerLife::kLive) continue;
     if (life == PeerLife::kLeft && call.transfers) {
       // a rank may leave when its own part is done; the kernel knows whether it still waits for that rank
@@ -173,8 +216,8 @@ void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
 // group fails at once, and the streams of replays that may wait for that peer are released.
 void LaunchGroup::Watchdog::check_replays() {
   const MemberOptions& options = members_.all().front().options;
-  for (std::uint32_t peer = 0; !members_.broken() && options.life && peer < options.ranks; ++peer) {
-    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.life(peer);
+  for (std::uint32_t peer = 0; !members_.broken() && options.peer_status && peer < options.ranks; ++peer) {
+    const PeerLife life = peer == options.rank ? PeerLife::kLive : options.peer_status(peer).life;
     if (life != PeerLife::kAborted && life != PeerLife::kLost) continue;
     members_.fail(
         broken_error(call_error(life == PeerLife::kLost ? ErrorCode::kPeerLost : ErrorCode::kAborted,

@@ -1,7 +1,7 @@
-// LaunchGroup::Watchdog: ends launches for which some rank is missing, and releases their streams. Only the parts of
-// LaunchGroup use this class. It owns a thread, which start() starts when there is something to check for the
-// first time: a launch that waits for ranks, or a graph with barriers. A call that is not launched yet is checked by
-// the thread that waits for it (LaunchGroup::settle()).
+// LaunchGroup::Watchdog: ends launches for which some rank is missing, releases their streams, and logs a warning if a
+// launch waits long for other ranks. Only the parts of LaunchGroup use this class. It owns a thread, which start()
+// starts when there is something to check for the first time: a launch that waits for ranks, or a graph with barriers.
+// A call that is not launched yet is checked by the thread that waits for it (LaunchGroup::settle()).
 // Hold the group's mutex for every function except join(); the thread locks the mutex by itself.
 #pragma once
 
@@ -42,6 +42,8 @@ class LaunchGroup::Watchdog {
     std::uint32_t borrowed = 0;          // how many blocks of the loan it uses
     // when the watchdog first saw that `begun` had completed; empty before
     std::optional<std::chrono::steady_clock::time_point> since{};
+    // when a warning that it takes long is due; empty before `begun` has completed, and after the warning
+    std::optional<std::chrono::steady_clock::time_point> warns_at{};
   };
   void add(PendingLaunch launch) { pending_launches_.push_back(std::move(launch)); }
   void remove_last();
@@ -60,6 +62,7 @@ class LaunchGroup::Watchdog {
   void check_pending_launches();
   void return_blocks() noexcept;
   void check_round_timeout(const PendingLaunch& first);
+  void warn_if_late(PendingLaunch& first);
   void check_peers(const DeviceCall& call);
   void check_replays();
   void release_streams() noexcept;
@@ -71,7 +74,8 @@ class LaunchGroup::Watchdog {
   std::mutex& mutex_;
   Members& members_;
   std::deque<PendingLaunch> pending_launches_;
-  std::set<std::uint32_t> captured_barrier_values_;  // the values of the barriers in captured calls
+  std::chrono::steady_clock::time_point last_check_;  // when check_pending_launches() last ran
+  std::set<std::uint32_t> captured_barrier_values_;   // the values of the barriers in captured calls
   std::size_t release_turns_ = 0;  // counts the calls of release_rounds(), which releases one barrier value at a time
   // When the watchdog first saw that a peer had left or exited; empty if it has seen no such peer, or if no launch is
   // pending.
