@@ -47,7 +47,7 @@ part_changed() {
   for folder in $folders; do
     listed=$(ctest --test-dir "build/dev/tests/$folder" -N -L "$labels") || count_fail "ctest -N in tests/$folder"
     if [[ $listed == *'  Test '* ]]; then
-      run_ctest "dev/tests/$folder" -j "$(cores)" -L "$labels"
+      run_ctest "dev/tests/$folder" -L "$labels"
     else
       say "tests/$folder has no unit or process tests: scripts/test --parts $folder may have others"
     fi

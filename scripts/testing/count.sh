@@ -52,15 +52,15 @@ what_failed() {
 # Converts the last line of ctest to "FAILED TOTAL".
 closing_line='s/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p'
 
-# run_ctest DIR ARGUMENTS...: runs ctest in build/DIR once, and adds its counts. A run without tests is a failure.
-# Skipped tests must be listed in tests/skips.txt. The JUnit file includes the output of passed tests, which has the
-# skips inside of them.
+# run_ctest DIR ARGUMENTS...: runs ctest in build/DIR once, and adds its counts. As many tests run at once as there are
+# cores, unless -j says otherwise. A run without tests is a failure. Skipped tests must be listed in tests/skips.txt.
+# The JUnit file includes the output of passed tests, which has the skips inside of them.
 run_ctest() {
   local dir=build/$1 log=build/$1/ctest.log results=$root/build/$1/ctest.xml status=0 total bad left_out
   shift
   rm -f "$results"
-  unrandomised "$dir" ctest --test-dir "$dir" --output-on-failure --no-tests=error --output-junit "$results" \
-    --test-output-size-passed 100000000 "$@" 2>&1 | tee "$log" || status=$?
+  unrandomised "$dir" ctest --test-dir "$dir" -j "$(cores)" --output-on-failure --no-tests=error \
+    --output-junit "$results" --test-output-size-passed 100000000 "$@" 2>&1 | tee "$log" || status=$?
   read -r bad total _ <<<"$(sed -nE "$closing_line" "$log" | tail -n 1) 0 0"
   left_out=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped' "$log" || true)  # ctest counts skipped tests as passed
   passed=$((passed + total - bad - left_out))

@@ -3,9 +3,9 @@
 # quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:15 ptx:30 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30 reliability:30
-  torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30 fuzz_long:25 plans:15
-  matrix:30 format:2 lint_library:30 lint_tests:30)
+full_parts=(quick:25 whole:30 left:30 ptx:30 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
+  reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30
+  fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -29,22 +29,29 @@ part_left() {
   prepare_rdma || return 1
   build_quick && build dev tests_rdma || return 1
   run_ctest dev -L '^train$' -R "$train_long"
-  run_ctest dev -j "$(cores)" -L '^faults$' -E "$faults_quick"
+  run_ctest dev -L '^faults$' -E "$faults_quick"
   run_ctest dev -L '^rdma$' -E "$rdma_quick"
   if build_python; then run_ctest dev -L '^python$' -R "$python_long"; fi
+  run_ctest dev -R '^Python\.wheel$'  # compiles on all cores
 }
 
 # nvcc's PTX of the device code, translated into C++, with fake GPUs.
 part_ptx() { build dev tests_ptx && run_ctest dev -L '^ptx$'; }
 
-part_long() { build dev && run_ctest dev -L long -LE 'rdma' -E 'torch_suite|^reliability|^Long\..*Sweep\.'; }
+# The tests of the parts that use this mostly wait, for other processes or for deadlines, so four per core run at once.
+waiting() { echo $((4 * $(cores))); }
+part_long() {
+  build dev || return 1
+  run_ctest dev -j "$(waiting)" -L '^processes_long$' -E '^reliability|^Long\..*Sweep\.'
+  run_ctest dev -L long -LE 'rdma|processes_long' -E '^Python|^reliability'
+}
 # The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the
-# set-up of communicators, then those with fake GPUs. They mostly wait for deadlines, so several run at once.
+# set-up of communicators, then those with fake GPUs.
 set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
-part_sweeps_calls() { build dev && run_ctest dev -j "$(cores)" -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
-part_sweeps_set_up() { build dev && run_ctest dev -j "$(cores)" -R "$set_up_sweeps"; }
-part_sweeps_gpu() { build dev && run_ctest dev -j "$(cores)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
-part_reliability() { build dev && run_ctest dev -L long -R '^reliability'; }
+part_sweeps_calls() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
+part_sweeps_set_up() { build dev && run_ctest dev -j "$(waiting)" -R "$set_up_sweeps"; }
+part_sweeps_gpu() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
+part_reliability() { build dev && run_ctest dev -j "$(waiting)" -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
 # The RDMA tests that take too long in guests for the quick run.
 part_rdma_verbs() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -R verbs; }
@@ -52,7 +59,7 @@ part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_
 # The verbs transport with a real RDMA stack and the address sanitizer, which checks for leaks at the end of every
 # process.
 part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
-part_asan_whole() { build asan && run_ctest asan -j "$(cores)" -LE "long|$not_sanitized"; }
+part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized"; }
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
 # tests/device/unit runs the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
@@ -68,7 +75,7 @@ part_tsan_rest() {
     folder=${folder%/CMakeLists.txt}
     [[ $tsan_calls != *" ${folder#tests/} "* ]] || continue
     if ctest --test-dir "build/tsan/$folder" -N -LE "long|$not_sanitized|emulated" | grep '^  Test ' >/dev/null; then
-      run_ctest "tsan/$folder" -j "$(cores)" -LE "long|$not_sanitized|emulated"
+      run_ctest "tsan/$folder" -LE "long|$not_sanitized|emulated"
     fi
   done
 }

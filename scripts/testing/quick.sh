@@ -49,14 +49,14 @@ build_quick() { build dev tutti_tool tutti_shared tutti_nccl_shared compare_driv
 
 part_build() { build_quick && count_pass; }
 
-part_units() { run_ctest dev -j "$(cores)" -L '^(units|emulated)$'; }
+part_units() { run_ctest dev -L '^(units|emulated)$'; }
 
 # Process tests mostly wait. So the programs of the parts asan, tsan and fuzz are built during these tests and those
 # of the next parts, with the lowest priority. These parts build the rest themselves, and count failures.
 part_processes() {
   "$root/scripts/setup" --fuzz --without-train || say 'clang cannot be installed'
   start_background_builds
-  run_ctest dev -j "$(cores)" -L '^processes$'
+  run_ctest dev -L '^processes$'
 }
 
 background_builds=''
@@ -81,7 +81,7 @@ finish_background_builds() {
 }
 
 # Faults that are generated from seeds, with a simulated clock and network (docs/reliability.md).
-part_faults() { run_ctest dev -j "$(cores)" -L '^faults$' -R "$faults_quick"; }
+part_faults() { run_ctest dev -L '^faults$' -R "$faults_quick"; }
 
 # The Python package with NumPy, PyTorch and torchrun. If its packages cannot be installed, the tests are skipped, if
 # the list allows this. If the package does not build, the part fails.
@@ -102,7 +102,7 @@ build_python() {
 # The training harness; it is built if libtorch is installed (scripts/setup).
 part_train() {
   if [ -x build/dev/bin/tutti-train ]; then
-    run_ctest dev -j "$(cores)" -L '^train$' -E "$train_long"
+    run_ctest dev -L '^train$' -E "$train_long"
   else
     count_skip 'part train' 'there is no libtorch, so the training harness is not built'
   fi
@@ -136,7 +136,7 @@ sanitize() {
   build dev tutti_model || return 1  # includes the libraries that these presets take from dev
   build "$preset" "${programs[@]}" || return 1
   for folder in "${folders[@]}"; do
-    run_ctest "$preset/tests/$folder" -j "$(cores)" -L '^units$' -E "$left"
+    run_ctest "$preset/tests/$folder" -L '^units$' -E "$left"
   done
 }
 
