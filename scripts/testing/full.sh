@@ -59,25 +59,35 @@ part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_
 # The verbs transport with a real RDMA stack and the address sanitizer, which checks for leaks at the end of every
 # process.
 part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
-part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized"; }
+# Tests that take long with a sanitizer, and repeat others with more ranks, other transports, or longer messages.
+repeats='CutLongMessages.*/(Shm[13-9]|Tcp[124-9]|Mixed[1-35-9]|Calls[13-9])'
+repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])'
+repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
+repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
+part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$repeats"; }
+# Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
+one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^(Fault|Survivor)Seeds\.'
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
 # tests/device/unit runs the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
 part_tsan_calls() {
   local folder
   build tsan || return 1
-  for folder in $tsan_calls; do run_ctest "tsan/tests/$folder" -LE "long|$not_sanitized|emulated"; done
+  for folder in $tsan_calls; do tsan_folder "tests/$folder"; done
 }
 part_tsan_rest() {
   local folder
   build tsan || return 1
   for folder in tests/*/CMakeLists.txt; do
     folder=${folder%/CMakeLists.txt}
-    [[ $tsan_calls != *" ${folder#tests/} "* ]] || continue
-    if ctest --test-dir "build/tsan/$folder" -N -LE "long|$not_sanitized|emulated" | grep '^  Test ' >/dev/null; then
-      run_ctest "tsan/$folder" -LE "long|$not_sanitized|emulated"
-    fi
+    [[ $tsan_calls == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
+}
+# tsan_folder FOLDER: runs the tests of this folder, if there are any.
+tsan_folder() {
+  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread") dir=build/tsan/$1 listed
+  listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"
+  if [[ $listed == *'  Test '* ]]; then run_ctest "tsan/$1" "${which[@]}"; fi
 }
 
 part_fuzz_long() {

@@ -25,7 +25,7 @@ asan_folders=(base kernels transports executor job membership engine selection c
 tsan_programs=(transports_test executor_test job_test engine_test selection_test communicator_test)
 tsan_folders=(transports executor job engine selection communicator)
 # Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types or text.
-# The quick run runs them in the part units, and --full with both sanitizers.
+# The quick run runs them without a sanitizer, and --full with both, except for the repetitions that full.sh names.
 asan_leaves='Consensus.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
 asan_leaves+='|ShmMailboxes.DisagreementWith|Simulated\.(Reg|More)'
 # From the sweeps over failed allocations, only each type of call over TCP is kept, to find leaks.
