@@ -57,6 +57,12 @@ Result<bool> DeviceSide::takes(const CheckedCall& checked, const CallOptions& op
   return taken;
 }
 
+GpuUse DeviceSide::gpu_use() const {
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  if (executor == nullptr) return GpuUse::kNone;
+  return executor->is_on_one_gpu() ? GpuUse::kOneGpu : GpuUse::kSeveralGpus;
+}
+
 // Handles an error of the executor. If it affects more than this call (scope kCommunicator or wider), this rank cannot
 // take part any more, so its executor and its engine fail, and the peers are notified. Errors that the peers detect by
 // themselves (peers_see()) and errors of a single call are returned unchanged.

@@ -22,6 +22,7 @@
 #include "engine/arguments.h"
 #include "engine/engine.h"
 #include "job/environment.h"
+#include "selection/algorithm_selector.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
@@ -40,6 +41,7 @@ class DeviceSide {
     return executor_;
   }
   bool runs_on_devices() const { return executor() != nullptr; }
+  GpuUse gpu_use() const;  // of the calls for which takes() is true; the same on all ranks
   // Makes a failure of a GPU end the engine as well. Call it once, when the engine exists.
   void connect_to_engine();
 

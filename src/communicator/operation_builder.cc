@@ -123,7 +123,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   if (selection.algorithm == Algorithm::kAuto) {
     selection = selector_.choose(checked.collective, {.bytes = bytes,
                                                       .in_rank_order = in_rank_order,
-                                                      .on_device = on_device,
+                                                      .gpus = on_device ? devices_.gpu_use() : GpuUse::kNone,
                                                       .attached = may_be_attached(checked.call)});
   }
   const Algorithm algorithm = selection.algorithm;

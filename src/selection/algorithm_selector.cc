@@ -1,7 +1,7 @@
 // The rules of thumb weigh the number of rounds against the number of bytes, and are deliberately simple. Short
 // calls use algorithms with few rounds. Long calls use algorithms that send no byte twice. Within one machine every
 // rank can access every other rank's memory, so the direct algorithms are best unless there are too many ranks. The
-// numbers were measured on two cores (docs/results), unless the comment says that they are estimates.
+// numbers were measured on two cores (docs/results), unless the comment says otherwise.
 #include "selection/algorithm_selector.h"
 
 #include <fmt/format.h>
@@ -18,6 +18,12 @@ namespace {
 
 // Up to this size every rank adds all inputs itself, which takes one exchange of messages instead of two. Measured.
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
+// The same if GPUs carry the call out. Their steps take long: 4.8 us on one H100. There one_shot was faster at this
+// size, the longest that was measured, for 2, 4 and 8 ranks on that GPU (docs/results/2026-11-26-gpu.md).
+constexpr std::uint64_t kOneGpuOneShotBytes = 256 * 1024;
+// With several GPUs every rank reads the inputs of all others over its link, so the limit depends on the link. Estimate
+// for 8 GPUs: 140 KiB with NVLink (300 GB/s), 23 KiB with PCIe (25 GB/s).
+constexpr std::uint64_t kSeveralGpusOneShotBytes = 32 * 1024;
 // Up to this size the cost of a message between machines is mainly its latency. Estimate: 10 us at 1 to 10 GB/s.
 constexpr std::uint64_t kShortBytes = 32 * 1024;
 // Up to this size an additional round costs more than sending all data in every round. Estimate, from the same latency
@@ -32,10 +38,20 @@ constexpr std::uint32_t kFewRanks = 16;
 // for p ranks. Estimate.
 constexpr std::uint64_t kBruckBytes = 256;
 
+std::uint64_t one_shot_bytes(GpuUse gpus) {
+  switch (gpus) {
+    case GpuUse::kNone: return kOneShotBytes;
+    case GpuUse::kOneGpu: return kOneGpuOneShotBytes;
+    case GpuUse::kSeveralGpus: return kSeveralGpusOneShotBytes;
+  }
+  return 0;
+}
+
 // The facts about the communicator and the call that the rules use.
 struct CallFacts {
   std::uint32_t ranks;
   std::uint64_t bytes;
+  bool one_shot;  // the call is so short that every rank adds all inputs itself
   bool machines;  // the ranks are on several machines
   bool shared;    // some machine has several ranks
   bool memory;    // ranks of one machine share memory
@@ -45,10 +61,10 @@ struct CallFacts {
 };
 
 Algorithm choose_all_reduce(const CallFacts& s) {
-  if (!s.memory && !s.machines && s.ranks > 2 && s.bytes <= kOneShotBytes) return Algorithm::kRecursiveDoubling;
+  if (!s.memory && !s.machines && s.ranks > 2 && s.one_shot) return Algorithm::kRecursiveDoubling;
   if (!s.machines) {
     if (s.many()) return s.bytes <= 2 * kShortBytes ? Algorithm::kDoubleTree : Algorithm::kRing;
-    return s.bytes <= kOneShotBytes ? Algorithm::kOneShot : Algorithm::kTwoShot;
+    return s.one_shot ? Algorithm::kOneShot : Algorithm::kTwoShot;
   }
   if (s.bytes <= kLatencyBytes && !s.many()) return Algorithm::kRecursiveDoubling;
   if (s.is_short()) return s.many() ? Algorithm::kDoubleTree : Algorithm::kHalvingDoubling;
@@ -87,18 +103,18 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
   const bool in_rank_order = query.in_rank_order;
   CallFacts s{.ranks = collective.ranks,
               .bytes = bytes,
+              .one_shot = bytes <= one_shot_bytes(query.gpus),
               .machines = false,
               .shared = collective.nodes.empty(),
-              .memory = query.memory};
+              .memory = query.memory || query.gpus != GpuUse::kNone};
   std::uint32_t machines = 0;
   for (const std::uint32_t node : collective.nodes) machines = node + 1 > machines ? node + 1 : machines;
   s.machines = machines > 1;
   s.shared |= machines < collective.ranks;
-  const bool one_shot = bytes <= kOneShotBytes;
   // Each case has rules of its own. A collective for which there is no case uses its direct algorithm.
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
-      if (in_rank_order) return one_shot ? Algorithm::kOneShot : Algorithm::kTwoShot;
+      if (in_rank_order) return s.one_shot ? Algorithm::kOneShot : Algorithm::kTwoShot;
       return choose_all_reduce(s);
     case CollectiveKind::kReduce: return in_rank_order ? Algorithm::kDirect : choose_reduce(s);
     case CollectiveKind::kReduceScatter:
@@ -224,7 +240,7 @@ std::uint64_t AlgorithmSelector::rounded_up_bytes(std::uint64_t bytes) {
 Selection AlgorithmSelector::choose(const Collective& collective, const SelectionQuery& given) {
   const SelectionQuery query = complete(collective, given);
   if (options_.tuning == nullptr) return {.algorithm = choose_algorithm(collective, query)};
-  if (query.on_device || !tuner_decides()) {
+  if (query.gpus != GpuUse::kNone || !tuner_decides()) {
     return overridden(collective, query).value_or(Selection{.algorithm = choose_algorithm(collective, query)});
   }
   // Rules can begin and end at any size, so they cannot be stored in the table, which has powers of two.

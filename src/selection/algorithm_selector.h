@@ -23,13 +23,16 @@
 
 namespace tutti::detail {
 
+// Where GPUs carry a call out, if they do.
+enum class GpuUse : std::uint8_t { kNone, kOneGpu, kSeveralGpus };
+
 // The properties of a call that the selection depends on.
 struct SelectionQuery {
   std::uint64_t bytes = 0;     // length of one block
   bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
-  // GPUs carry the call out. The selection then does not use the tuner, because its costs are those of the host.
-  bool on_device = false;
+  // If GPUs carry the call out, rules for GPUs apply, and not the tuner, because its costs are those of the host.
+  GpuUse gpus = GpuUse::kNone;
   // Ranks read and write each other's buffers in this call, even if these are not registered. In a query to an
   // AlgorithmSelector, true only means that the arguments of the call permit such access; the selector itself checks
   // whether the system permits it and whether the call is long enough.

@@ -55,5 +55,30 @@ TEST(Choose, KeepsRankOrderWhereItIsAskedFor) {
   }
 }
 
+// A step of a GPU takes longer than one of a core, so the fewer steps of one-shot pay off for longer calls, above all
+// if no link carries the inputs. The choice does not depend on the transport of the host.
+TEST(Choose, OneShotForLongerCallsOnGpus) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllReduce;
+  collective.ranks = 8;
+  const auto longest = [&](GpuUse gpus, bool memory, bool in_rank_order) {
+    std::uint64_t bytes = 1;
+    const auto chosen = [&](std::uint64_t at) {
+      return choose_algorithm(collective,
+                              {.bytes = at, .in_rank_order = in_rank_order, .memory = memory, .gpus = gpus});
+    };
+    while (chosen(2 * bytes) == Algorithm::kOneShot) bytes *= 2;
+    EXPECT_EQ(chosen(4 * bytes), Algorithm::kTwoShot);
+    return bytes;
+  };
+  for (const bool memory : {true, false}) {
+    for (const bool in_rank_order : {true, false}) {
+      EXPECT_EQ(longest(GpuUse::kOneGpu, memory, in_rank_order), 256u * 1024);
+      EXPECT_EQ(longest(GpuUse::kSeveralGpus, memory, in_rank_order), 32u * 1024);
+    }
+  }
+  EXPECT_EQ(longest(GpuUse::kNone, true, false), 8u * 1024);
+}
+
 }  // namespace
 }  // namespace tutti::detail

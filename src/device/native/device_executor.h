@@ -33,6 +33,7 @@ class DeviceExecutor {
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
+  bool is_on_one_gpu() const { return resources_->settings().one_device; }  // of all ranks
   // Whether the call's buffers are memory of this rank's GPU. False: they are host memory, or all are empty. Call
   // it before prepare() for the same call. Errors: kInvalidArgument (memory of another GPU or context, or one
   // buffer on the GPU and one on the host).

@@ -129,7 +129,7 @@ void call_crosswise(std::size_t many, Communicator& rank, int device) {
     const std::size_t i = device == 0 ? turn % many : many - 1 - turn % many;
     const auto work = communicators[i]->start(
         {.input = pointer(memory[i]), .output = pointer(memory[i]), .count = kCount, .type = DataType::kInt32},
-        gpus[i].options());
+        gpus[i].options(Algorithm::kTwoShot));
     must(work.ok(), work.ok() ? "" : to_string(work.error()));
   }
   for (std::size_t i = 0; i < many; ++i) {
