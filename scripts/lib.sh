@@ -37,3 +37,9 @@ take_no_install() {
 share_compiler_cache() {
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 }
+
+# For scripts about GPUs. is_fake_driver BIN: whether `tutti topo` in the folder BIN sees the fake driver of the tests,
+# which has no real devices. emulated_tests: the tests of gpu_test that the emulator can run in time.
+is_fake_driver() { timeout 20 "$1/tutti" topo | grep -q 'Pretend GPU'; }
+# shellcheck disable=SC2034
+emulated_tests='*Short*:GpuProtocols.*:GpuGraphs.*:GpuCommunicators.*:GpuFailures.*:GpuProcesses.*'

@@ -3,7 +3,7 @@
 # quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:30 ptx:30 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
+full_parts=(quick:25 whole:30 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
   reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30
   fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
@@ -37,6 +37,15 @@ part_left() {
 
 # nvcc's PTX of the device code, translated into C++, with fake GPUs.
 part_ptx() { build dev tests_ptx && run_ctest dev -L '^ptx$'; }
+
+# The archive for machines with GPUs, in an empty system over the fake driver.
+part_gpu_bundle() {
+  build dev fake_gpus && scripts/gpu-bundle || { count_fail 'scripts/gpu-bundle' && return 1; }
+  check tests/device/hardware/bundle_test.sh build/gpu-bundle/tutti-gpu.tar.xz build/dev && tail -n 4 build/check.log
+  # Without a GPU, only the script itself is tested.
+  check env PYTHON="$root/build/python/bin/python" GPU_TORCH_OPTIONS='--backend gloo --device cpu --most-bytes 10000' \
+    scripts/gpu-torch --rounds 1 build/gpu-torch.md || true
+}
 
 # The tests of the parts that use this mostly wait, for other processes or for deadlines, so four per core run at once.
 waiting() { echo $((4 * $(cores))); }

@@ -5,7 +5,8 @@
 
 Starts the ranks by itself; rank r uses GPU r % (number of GPUs). Prints a line for each check. The exit status is 1 if
 a check fails, and 77 if there is no GPU. With --backend gloo --device cpu, it runs the same checks on a machine without
-a GPU, except the check of CUDA graphs. DDP is compared with training in a single process.
+a GPU, except the check of CUDA graphs. DDP is compared with training in a single process. With --times, it measures
+instead, and prints lines "time COLLECTIVE BYTES MICROSECONDS" (scripts/gpu-torch).
 """
 
 import argparse
@@ -13,6 +14,7 @@ import datetime
 import os
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -103,6 +105,37 @@ def check_ddp(rank, ranks, device):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), "DDP differs from one process"
 
 
+def measure(rank, ranks, device, most_bytes):
+    def synchronize():
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    calls = {
+        "all_reduce": lambda whole, part: dist.all_reduce(whole),
+        "all_gather": dist.all_gather_into_tensor,
+        "reduce_scatter": lambda whole, part: dist.reduce_scatter_tensor(part, whole),
+    }
+    if dist.get_backend() == "gloo":
+        del calls["reduce_scatter"]
+    for name, call in calls.items():
+        count = 256 * ranks
+        while 4 * count <= most_bytes:
+            whole = torch.zeros(count, device=device)
+            part = torch.zeros(count // ranks, device=device)
+            repeats = 100 if 4 * count <= 1 << 20 else 10
+            for repeat in range(5 + repeats):
+                if repeat == 5:
+                    synchronize()
+                    dist.barrier()
+                    synchronize()
+                    begin = time.perf_counter()
+                call(whole, part)
+            synchronize()
+            if rank == 0:
+                print(f"time {name} {4 * count} {(time.perf_counter() - begin) / repeats * 1e6:.2f}", flush=True)
+            count *= 8
+
+
 def run(rank, arguments, store):
     if arguments.device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
@@ -112,6 +145,10 @@ def run(rank, arguments, store):
         device = torch.device("cpu")
     dist.init_process_group(arguments.backend, init_method=f"file://{store}", rank=rank, world_size=arguments.ranks,
                             timeout=datetime.timedelta(seconds=60))
+    if arguments.times:
+        measure(rank, arguments.ranks, device, arguments.most_bytes)
+        dist.destroy_process_group()
+        return
     checks = [check_collectives, check_groups, check_ddp]
     if arguments.device == "cuda":
         checks.insert(2, check_graphs)
@@ -133,6 +170,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", default="nccl")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--most-bytes", type=int, default=256 << 20, help="the largest message of --times")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("there is no GPU that this PyTorch can use")
