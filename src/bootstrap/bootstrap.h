@@ -26,6 +26,9 @@ class Bootstrap {
   // have exited. If a rank exits or gives up, the call fails on all other ranks at once instead of waiting for its
   // deadline.
   virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
+  // Whether the next all_gather() is known to fail, because the server has reported a failure or has ended, or because
+  // RendezvousOptions::stop is set. Does not wait.
+  virtual bool has_failed() = 0;
   // The numeric address of this rank's end of the connection to the server. The machine of the server can reach
   // this rank under that address. Other machines possibly cannot, see server_is_here().
   virtual std::string local_address() const = 0;
@@ -35,10 +38,10 @@ class Bootstrap {
   // A key that all ranks of this set-up have and other processes do not. It is derived from the job's key and a
   // random number of the server, so every set-up has a different one.
   virtual Key key() const = 0;
-  // Call this when the set-up of this rank has succeeded. Only the rank that runs the server (rank 0) needs it. If rank
-  // 0 destroys its Bootstrap without this call, the destructor assumes that the set-up has failed on rank 0: it waits
-  // up to about 2 s until the other ranks have closed their connections, so that they can receive the messages of the
-  // server.
+  // Call this when the set-up of this rank has succeeded. If a rank destroys its Bootstrap without this call, its
+  // set-up has failed, and so does the next all_gather() of the other ranks (has_failed()). On rank 0, which runs the
+  // server, the destructor then waits up to about 2 s until the other ranks have closed their connections, so that they
+  // can receive the messages of the server.
   virtual void set_succeeded() = 0;
 
   static constexpr std::size_t kMaxBlobBytes = 4096;

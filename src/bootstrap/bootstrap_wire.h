@@ -33,7 +33,9 @@
 //   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
 //                   or 0 | reason                 the server refuses the rank and closes the connection
 //   rank to server  'b' | blob                    this rank's contribution to the next round
-//                   'q'                           this rank leaves the set-up
+//                   'q'                           this rank leaves the set-up, which has succeeded on it, or waits no
+//                                                 longer for the result of the round
+//                   'x'                           this rank leaves the set-up, which has failed on it
 //   server to rank  '+' | frames                  the result of the round: the blobs of all ranks, as frames
 //                   '!' | failure                 the round has failed
 //

@@ -1,5 +1,7 @@
 #include "bootstrap/client_connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 
 #include "bootstrap/bootstrap_wire.h"
@@ -159,6 +161,12 @@ bool ClientConnection::wait_readable(TimePoint deadline) {
     if (have_ == 0 && !wait(tcp::socket::wait_read, deadline)) return false;
   }
   return true;
+}
+
+bool ClientConnection::readable() {
+  if (tls_ != nullptr) return have_ > 0 || !receive(header_, have_) || have_ > 0;
+  pollfd socket{.fd = socket_.native_handle(), .events = POLLIN, .revents = 0};
+  return poll(&socket, 1, 0) > 0;
 }
 
 }  // namespace tutti::detail

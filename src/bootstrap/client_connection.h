@@ -46,6 +46,8 @@ class ClientConnection {
   // passed, `*stop` is true, the socket was closed after an earlier deadline, or an exception has interrupted an
   // earlier operation.
   bool wait_readable(TimePoint deadline);
+  // Whether data can be read now, or the connection has ended. Does not wait.
+  bool readable();
   // True if TLS has detected that a third party altered the received data.
   bool altered() const { return altered_; }
   boost::asio::ip::tcp::socket& socket() { return socket_; }

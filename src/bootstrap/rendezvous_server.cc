@@ -206,9 +206,9 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
   }
   client->body = std::move(*opened);
   const char kind = client->body.empty() ? '\0' : client->body.front();
-  if (kind == 'q') {
+  if (kind == 'q' || kind == 'x') {
     client->has_quit = true;
-    handle_early_leave(client);
+    handle_early_leave(client, kind == 'x');
   } else if (kind == 'b' && !client->blob) {
     client->blob = client->body.substr(1);
     finish_round();
@@ -219,9 +219,10 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
 }
 
 // A rank has announced that it leaves the set-up. If that rank was waiting for other ranks, the error names those. If
-// other ranks have not joined yet or are waiting for it, the error names this rank. If all ranks have joined and none
-// is waiting, leaving is not a failure.
-void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client) {
+// other ranks have not joined yet or are waiting for it, the error names this rank, and also if its set-up has failed.
+// Otherwise (all ranks have joined, none is waiting, and the set-up of this rank has succeeded), leaving is not a
+// failure.
+void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client, bool has_failed) {
   // All ranks have already got the first failure.
   if (failure_) return;
   if (!complete()) {
@@ -232,7 +233,7 @@ void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client) {
     const auto silent = ranks_without(has_blob);
     fail(ErrorCode::kTimeout, silent.front(),
          fmt::format("rank {} gave up set-up, waiting for rank(s) {}", client->rank, fmt::join(silent, ", ")));
-  } else if (std::any_of(clients_.begin(), clients_.end(), has_blob)) {
+  } else if (has_failed || std::any_of(clients_.begin(), clients_.end(), has_blob)) {
     fail(ErrorCode::kPeerLost, client->rank, fmt::format("rank {} gave up set-up", client->rank));
   }
 }

@@ -70,19 +70,23 @@ class TcpBootstrap final : public Bootstrap {
   explicit TcpBootstrap(const RendezvousOptions& options)
       : options_(options), deadline_(Clock::now() + milliseconds(options.timeout_ms)), root_(options.host) {}
   ~TcpBootstrap() override {
-    // Announces that this rank leaves. If there is no memory for the message, the server still sees that the
-    // connection ends.
-    if (connection_ != nullptr) runs_through([&] { send_sealed("q", Clock::now() + kRetryPause); });
+    // Announces that this rank leaves, and whether its set-up has failed. If there is no memory for the message, the
+    // server still sees that the connection ends.
+    if (connection_ != nullptr) {
+      runs_through([&] { send_sealed(has_succeeded_ ? "q" : "x", Clock::now() + kRetryPause); });
+    }
     // The connection must end before server_, because the destructor of server_ waits until all ranks have left.
     connection_.reset();
   }
 
   Status meet();
   Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  bool has_failed() override { return stopped() || connection_->readable(); }
   std::string local_address() const override { return local_address_; }
   bool server_is_here() const override { return server_ != nullptr || is_own_address(address_); }
   Key key() const override { return meeting_key_; }
   void set_succeeded() override {
+    has_succeeded_ = true;
     if (server_ != nullptr) server_->set_succeeded();
   }
 
@@ -125,6 +129,7 @@ class TcpBootstrap final : public Bootstrap {
   // The key for TLS. Set while this rank waits for the server's report whether the server can encrypt.
   std::optional<Key> awaited_tls_;
   Key meeting_key_{};
+  bool has_succeeded_ = false;  // set_succeeded() was called
   std::string local_address_;
   std::string network_error_;  // the reason why the last connection failed, for messages
   // By port: a text about the program that answered there but was not the server of this job. Used in the error if
@@ -470,16 +475,12 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
   }
   const auto answer = to_rank_->open(*sealed);
   if (!answer) return altered;
-  if (answer->starts_with('!')) {
-    return wire::unpack_failure(std::string_view(*answer).substr(1));
-  }
+  if (answer->starts_with('!')) return wire::unpack_failure(std::string_view(*answer).substr(1));
   auto blobs = answer->starts_with('+')
                    ? wire::unpack(std::string_view(*answer).substr(1), static_cast<std::size_t>(options_.size))
                    : std::nullopt;
-  if (!blobs) {
-    return fail(ErrorCode::kRefused, fmt::format("the server at {} sent something that cannot be read", address_));
-  }
-  return *blobs;
+  if (blobs) return *blobs;
+  return fail(ErrorCode::kRefused, fmt::format("the server at {} sent something that cannot be read", address_));
 }
 
 }  // namespace

@@ -79,10 +79,10 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
   }
   std::sort(chosen.begin(), chosen.end());
   // Ranks of all colours take part in each round. Each rank keeps the blobs of its own colour.
-  bool round_failed = false;
+  std::optional<Error> round_error;
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = parent_round_(blob);
-    round_failed |= !all.ok();
+    if (!all) round_error = all.error();
     if (!all) return all.error();
     std::vector<std::string> own;
     for (const ChildRank& member : chosen) own.push_back((*all)[member.parent_rank]);
@@ -96,7 +96,8 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
     return Child();
   }
   auto child = make_child(chosen, among);
-  if (child || round_failed) return child;
+  // The error of a round names a rank of the parent, every other error a rank of the new communicator.
+  if (child || child.error() == round_error) return child;
   return in_parent_ranks(chosen, std::move(child).error());
 }
 

@@ -214,6 +214,10 @@ class InProcessGather {
     if (!given_up_) given_up_ = copy_of(why);
     changed_.notify_all();
   }
+  bool given_up() {
+    const std::scoped_lock lock(mutex_);
+    return given_up_.has_value();
+  }
   Result<std::vector<std::string>> all_gather(std::uint32_t rank, const std::string& blob) {
     std::unique_lock lock(mutex_);
     if (given_up_) return *given_up_;
@@ -268,7 +272,8 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
     if (!met) return met.error();
     bootstrap = std::move(*met);
     key = bootstrap->key();
-    gather = [&](const std::string& blob) { return bootstrap->all_gather(blob); };
+    gather = Gather([&](const std::string& blob) { return bootstrap->all_gather(blob); },
+                    [&] { return bootstrap->has_failed(); });
     auto listen_at = data_address(config, bootstrap->local_address());
     // All ranks exchange their addresses or errors, so that a missing network interface on one rank fails all ranks.
     auto agreed = gather_or_fail(gather, listen_at);
@@ -301,8 +306,9 @@ Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     job_context->job_rank = rank;
     job_context->device = devices[rank];
     job_context->exchange = std::make_shared<InProcessExchange>(relay, rank);
-    return first_communicator(job_context, rank, ranks,
-                              [&](const std::string& blob) { return in_process_gather.all_gather(rank, blob); });
+    const Gather gather([&](const std::string& blob) { return in_process_gather.all_gather(rank, blob); },
+                        [&] { return in_process_gather.given_up(); });
+    return first_communicator(job_context, rank, ranks, gather);
   };
   const auto body = [&](std::uint32_t rank) noexcept {
     try {

@@ -8,16 +8,18 @@
 
 namespace tutti {
 
-// Each blob starts with '+' (success), '!' (this rank failed), or "?N|" (this rank timed out while waiting for rank
-// N). After this mark follows the text of the result or of the error.
+// Each blob starts with '+' (success), '!' (this rank has a fault), or "?N|" (this rank has lost rank N, or has waited
+// for it in vain). After this mark follows the text of the result or of the error.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
-  std::string own = "+";
-  if (!result) own = result.error().code == ErrorCode::kTimeout ? fmt::format("?{}|", result.error().rank) : "!";
+  const bool lost_another =
+      !result && (result.error().code == ErrorCode::kTimeout || result.error().code == ErrorCode::kPeerLost);
+  std::string own = result ? "+" : lost_another ? fmt::format("?{}|", result.error().rank) : "!";
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
-  if (!result) return result.error();
+  if (!result && !lost_another) return result.error();
   if (!blobs) return blobs.error();
-  // A failure of a rank has priority over the timeouts of the ranks that waited for it.
+  // The fault of a rank has priority over the reports of the ranks that missed it.
   for (const char mark : {'!', '?'}) {
+    if (mark == '?' && !result) return result.error();
     for (std::size_t rank = 0; rank < blobs->size(); ++rank) {
       const std::string& blob = (*blobs)[rank];
       if (!blob.starts_with(mark)) continue;

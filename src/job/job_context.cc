@@ -33,8 +33,6 @@ Error set_up_error(ErrorCode code, std::string message, std::int32_t rank = -1) 
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
-std::int64_t margin_ns(std::int64_t timeout_ms) { return std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000; }
-
 // Two ranks try to share memory if their machine names are equal. It does no harm if two machines have the same
 // name, because their ranks cannot connect to each other's Unix sockets, which have random names.
 Result<std::string> machine_name(const Config& config) {
@@ -232,7 +230,9 @@ class TransportMaker {
       ids.push_back(*id);
     }
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
-    auto offers = collect_offers(*exchange, index, ids, own.segment().mapping(), *job_context_->clock, deadline_ns);
+    Clock& clock = *job_context_->clock;
+    auto offers =
+        collect_offers(*exchange, index, ids, own.segment().mapping(), clock, deadline_ns, gather_.has_failed());
     if (!offers) return in_job_ranks(offers.error());
     auto transport = ShmTransport::create(index, shape, std::move(own), *offers, exchange);
     if (!transport) return in_job_ranks(transport.error());
@@ -414,9 +414,9 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
   }
   // All ranks of a machine connect to each other at the same time. They get a little less time than is left for
   // set-up, so that a rank that cannot connect can still report that in the next round.
+  const std::int64_t until_ns = deadline_ns - std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000;
   Status connected = check_limits(config, group);
-  if (connected)
-    connected = exchange->connect(addresses, group, *job_context->clock, deadline_ns - margin_ns(timeout_ms));
+  if (connected) connected = exchange->connect(addresses, group, *job_context->clock, until_ns, gather.has_failed());
   const bool with_tcp = !one_machine || network_only(config.transport);
   Result<std::string> contact = connected.ok() ? Result<std::string>(std::string()) : connected.error();
   if (!device) contact = device.error();

@@ -15,10 +15,12 @@
 // waits forever.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -73,13 +75,34 @@ struct JobContext {
   std::vector<std::uint32_t> machines;
 };
 
-// One round: sends this rank's blob to all ranks of the communicator that is being created, and returns the blobs
-// of all ranks, indexed by rank.
-using Gather = std::function<Result<std::vector<std::string>>(const std::string& blob)>;
+// The rounds between the ranks of the communicator that is being created.
+class Gather {
+ public:
+  using Blobs = Result<std::vector<std::string>>;
+  // `round` runs one round. `has_failed`: see has_failed().
+  template <std::invocable<const std::string&> Round>
+  Gather(Round round, std::function<bool()> has_failed = nullptr)
+      : round_(std::move(round)), has_failed_(std::move(has_failed)) {}
+  // One round: sends this rank's blob to all ranks and returns the blobs of all ranks, indexed by rank.
+  Blobs operator()(const std::string& blob) const { return round_(blob); }
+  // A function that returns whether the next round is already known to fail, for example because a rank has ended. It
+  // does not wait. A rank that waits for another rank between two rounds calls it from time to time. If the result is
+  // true, the rank ends the wait and takes part in the next round, which reports the reason. Null: nothing is known.
+  const std::function<bool()>& has_failed() const { return has_failed_; }
 
-// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors: this rank's
-// own error, that of the round, or kSystem with the message of the first rank that failed, which it names. If ranks
-// only timed out, the error names the rank that they waited for.
+ private:
+  std::function<Blobs(const std::string&)> round_;
+  std::function<bool()> has_failed_;
+};
+
+// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors:
+// - The error of the step on this rank, if the fault is this rank's own.
+// - The error of the round, if the round failed.
+// - kSystem with the message of the first rank with a fault of its own, which it names.
+// - If ranks only waited in vain for other ranks (kTimeout), or lost them (kPeerLost), the error of the step on this
+//   rank or, if it succeeded, kSystem with the message of the first such rank. It names the rank that was missing.
+// The error of the round comes before a loss that the step reports: the rank that the step lost has often only ended
+// because of the first failure, and the round reports that one.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
 // Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The

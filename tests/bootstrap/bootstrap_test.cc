@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "bootstrap/bootstrap_wire.h"
-#include "bootstrap/raw_rank.h"
 #include "bootstrap/rendezvous_server.h"
+#include "bootstrap/test_job.h"
 #include "bootstrap/unique_id_parts.h"
 #include "tests/support/patience.h"
 #include "tests/support/ports.h"
@@ -27,8 +27,14 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using test::eventually;
+using test::expect_words;
+using test::failure_of;
 using test::free_port;
+using test::job;
+using test::on_ranks;
+using test::Rank;
 using test::RawConnection;
+using test::up_to;
 
 std::int64_t ms_since(Clock::time_point start) {
   return std::chrono::duration_cast<milliseconds>(Clock::now() - start).count();
@@ -42,30 +48,6 @@ unsigned connections_waiting(int listening_fd) {
   socklen_t length = sizeof(info);
   EXPECT_EQ(getsockopt(listening_fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
   return info.tcpi_unacked;
-}
-
-RendezvousOptions job(std::int32_t rank, std::int32_t size, std::uint16_t port) {
-  RendezvousOptions options;
-  options.rank = rank;
-  options.size = size;
-  options.host = "127.0.0.1";
-  options.ports = {port};
-  options.job_id = "bootstrap-test";
-  options.key = test::key_for_tests();
-  options.timeout_ms = test::patience().count();
-  return options;
-}
-
-void on_ranks(const std::vector<std::int32_t>& ranks, const std::function<void(std::int32_t)>& body) {
-  std::vector<std::thread> threads;
-  for (const std::int32_t rank : ranks) threads.emplace_back([&body, rank] { body(rank); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-std::vector<std::int32_t> up_to(std::int32_t size) {
-  std::vector<std::int32_t> ranks;
-  for (std::int32_t rank = 0; rank < size; ++rank) ranks.push_back(rank);
-  return ranks;
 }
 
 const unsigned kLongestChildS = static_cast<unsigned>(2 * test::patience() / std::chrono::seconds(1));
@@ -94,21 +76,6 @@ bool meets(const RendezvousOptions& options) {
   EXPECT_TRUE(bootstrap.ok()) << "rank " << options.rank << ": " << to_string(bootstrap.error());
   return bootstrap.ok() && exchanges(**bootstrap, options);
 }
-
-Error failure_of(const RendezvousOptions& options) {
-  auto bootstrap = tcp_bootstrap(options);
-  EXPECT_FALSE(bootstrap.ok()) << "rank " << options.rank;
-  return bootstrap.ok() ? Error{} : bootstrap.error();
-}
-
-void expect_words(const Error& error, const std::string& words) {
-  EXPECT_NE(error.message.find(words), std::string::npos) << "\"" << words << "\" is not in: " << to_string(error);
-}
-
-class Rank : public test::RawRank {
- public:
-  Rank(std::uint16_t port, std::int32_t rank, std::int32_t size) : RawRank(port, rank, size, "bootstrap-test") {}
-};
 
 TEST(RendezvousServer, EveryRankGetsEveryBlobInEveryRound) {
   for (const std::int32_t size : {1, 2, 3, 9, 40}) {
@@ -210,53 +177,6 @@ TEST(RendezvousServer, ASilentConnectionIsClosedWhenItsTimeIsOver) {
   EXPECT_TRUE(silent.is_closed());
 }
 
-void expect_rank_2_ended(const Error& error) {
-  EXPECT_EQ(error.code, ErrorCode::kPeerLost) << to_string(error);
-  EXPECT_EQ(error.rank, 2);
-  expect_words(error, "rank 2 ended during set-up");
-}
-
-TEST(RendezvousServer, ARankThatDiesBeforeAllHaveComeIsNamedToAll) {
-  const std::uint16_t port = free_port();
-  std::atomic<bool> one_has_joined = false;
-  on_ranks({0, 1, 2}, [&](std::int32_t rank) {
-    if (rank == 0) {
-      const Error error = failure_of(job(0, 4, port));
-      expect_rank_2_ended(error);
-      expect_words(error, "3 of 4 had not joined");  // rank 0 itself may not have joined
-      return;
-    }
-    Rank by_hand(port, rank, 4);
-    EXPECT_TRUE(by_hand.join());
-    if (rank == 2) {
-      EXPECT_TRUE(eventually([&] { return one_has_joined.load(); }));
-      return;
-    }
-    one_has_joined = true;
-    const std::string told = by_hand.receive_sealed();
-    ASSERT_TRUE(told.starts_with('!'));
-    expect_rank_2_ended(wire::unpack_failure(std::string_view(told).substr(1)));
-  });
-}
-
-TEST(RendezvousServer, ARankThatDiesBetweenRoundsIsNamedToAll) {
-  const std::uint16_t port = free_port();
-  on_ranks(up_to(4), [&](std::int32_t rank) {
-    if (rank == 2) {
-      Rank dying(port, 2, 4);
-      EXPECT_TRUE(dying.join());
-      dying.send_sealed("b");
-      EXPECT_EQ(dying.receive_sealed().substr(0, 1), "+");
-      return;
-    }
-    auto bootstrap = tcp_bootstrap(job(rank, 4, port));
-    ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
-    const auto blobs = (*bootstrap)->all_gather("x");
-    ASSERT_FALSE(blobs.ok());
-    expect_rank_2_ended(blobs.error());
-  });
-}
-
 // Rank 0 has a short timeout, so it begins when the others have connected.
 TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
   auto listener = listen_somewhere();
@@ -308,31 +228,6 @@ TEST(RendezvousServer, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) 
     const std::string told = rank->receive_sealed();
     ASSERT_TRUE(told.starts_with('!'));
     expect_right(wire::unpack_failure(std::string_view(told).substr(1)));
-  }
-}
-
-// Rank 0 has the server and leaves without waiting for the others, which are slow. A rank that leaves must be named
-// even if a stopped rank keeps its connection open.
-TEST(RendezvousServer, ARankThatLeavesBetweenRoundsIsNamed) {
-  for (const std::int32_t leaver : {0, 1}) {
-    const std::uint16_t port = free_port();
-    std::atomic<std::int64_t> left_after_ms = -1;
-    on_ranks(up_to(3), [&](std::int32_t rank) {
-      auto bootstrap = tcp_bootstrap(job(rank, 3, port));
-      ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
-      const auto start = Clock::now();
-      if (rank == leaver) {
-        (*bootstrap)->set_succeeded();
-        bootstrap->reset();
-        left_after_ms = ms_since(start);
-        return;
-      }
-      EXPECT_TRUE(eventually([&] { return left_after_ms >= 0; }));
-      const auto blobs = (*bootstrap)->all_gather("x");
-      ASSERT_FALSE(blobs.ok());
-      expect_words(blobs.error(), "rank " + std::to_string(leaver) + " left set-up before the others");
-    });
-    EXPECT_LT(left_after_ms, 1500) << "rank 0 waited for slow ranks";
   }
 }
 

@@ -5,10 +5,15 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/bootstrap_wire.h"
+#include "tests/support/ports.h"
 
 namespace tutti {
 namespace {
@@ -141,6 +146,73 @@ TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
                 .error(),
             own);
   EXPECT_EQ(said, "?3|rank 3 did not connect");
+}
+
+// Rank 0 has lost rank 2 in a step, and the round that follows knows more: rank 2 ended because of rank 1.
+TEST(SetUp, TheRoundCountsForMoreThanALostRank) {
+  const auto error_of = [](ErrorCode code, std::int32_t rank, std::string message) {
+    return Error{code, ErrorScope::kCommunicator, rank, std::move(message)};
+  };
+  const Error lost = error_of(ErrorCode::kPeerLost, 2, "rank 2 ended during set-up");
+  const Error late = error_of(ErrorCode::kTimeout, 2, "rank 2 did not connect");
+  const Error cause = error_of(ErrorCode::kPeerLost, 1, "rank 1 ended during set-up");
+  const Error own = error_of(ErrorCode::kSystem, -1, "no descriptors");
+  const auto after = [](const Gather::Blobs& result, const Error& step) {
+    return gather_or_fail([&](const std::string&) { return result; }, step).error();
+  };
+  for (const Error& step : {lost, late}) {
+    EXPECT_EQ(after(cause, step), cause);
+    EXPECT_EQ(after(std::vector<std::string>{"?2|x", "!no memory", "+"}, step).message,
+              "set-up failed on rank 1: no memory");
+    EXPECT_EQ(after(std::vector<std::string>{"?2|x", "?1|x", "+"}, step), step) << "nobody knows more than this rank";
+  }
+  EXPECT_EQ(after(cause, own), own);
+  EXPECT_EQ(after(std::vector<std::string>{"!x", "!no memory", "+"}, own), own);
+}
+
+// Runs make_job_context() on a rank of a job that meets through a rendezvous server. If `leaves`, the rank runs out of
+// memory after the second round, and before it connects to the ranks of its machine.
+Error failure_in_a_job(std::int32_t rank, std::int32_t ranks, std::uint16_t port, bool leaves) {
+  RendezvousOptions options;
+  options.rank = rank;
+  options.size = ranks;
+  options.host = "127.0.0.1";
+  options.ports = {port};
+  options.job_id = "job-test";
+  options.key = {.key = Key{7}, .kind = wire::KeySource::kGiven, .origin = "the test"};
+  auto bootstrap = tcp_bootstrap(options);
+  if (!bootstrap) return bootstrap.error();
+  int rounds = 0;
+  const Gather gather(
+      [&](const std::string& blob) {
+        auto blobs = (*bootstrap)->all_gather(blob);
+        if (leaves && ++rounds == 2) throw std::bad_alloc();
+        return blobs;
+      },
+      [&] { return (*bootstrap)->has_failed(); });
+  try {
+    auto job_context = make_job_context(Config{}, std::uint32_t(rank), std::uint32_t(ranks), "127.0.0.1", Key{7},
+                                        options.timeout_ms, gather, std::shared_ptr<detail::RankDevice>());
+    return job_context ? Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, "no failure"} : job_context.error();
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kSystem, ErrorScope::kCommunicator, rank, "out of memory"};
+  }
+}
+
+// The others wait for rank 2 to connect. They must learn of its failure from the server, not at the deadline.
+TEST(SetUp, ARankThatFailsBeforeItConnectsIsNamedAtOnce) {
+  const std::uint16_t port = test::free_port();
+  std::vector<std::optional<Error>> errors(3);
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] { errors[std::size_t(rank)] = failure_in_a_job(rank, 3, port, rank == 2); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(errors[rank]->code, ErrorCode::kPeerLost) << to_string(*errors[rank]);
+    EXPECT_EQ(errors[rank]->rank, 2);
+    EXPECT_EQ(errors[rank]->message, "rank 2 gave up set-up");
+  }
 }
 
 // Returns for each rank the lowest rank of its machine, for ranks in one process with these node ids.

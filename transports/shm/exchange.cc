@@ -32,9 +32,14 @@ class InProcessWakeReceiver final : public WakeReceiver {
 
 }  // namespace
 
+Error set_up_has_failed() {
+  return {ErrorCode::kTimeout, ErrorScope::kCommunicator, -1, "the set-up has failed on another rank"};
+}
+
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
-                                          Clock& clock, std::int64_t deadline_ns) {
+                                          Clock& clock, std::int64_t deadline_ns,
+                                          const std::function<bool()>& has_failed) {
   TUTTI_ASSERT(rank < ids.size());
   std::vector<Offer> offers;
   for (std::uint32_t peer = 0; peer < ids.size(); ++peer) {
@@ -63,6 +68,7 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
       if (missing < 0) missing = static_cast<std::int32_t>(peer);
     }
     if (missing < 0 && all_sent) return offers;
+    if (has_failed && has_failed()) return set_up_has_failed();
     if (clock.now_ns() >= deadline_ns) {
       return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
                    missing >= 0 ? fmt::format("set-up deadline passed: no shared memory from rank {}", missing)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -116,10 +117,16 @@ struct Offer {
 // Waits until mapping number ids[r] of every rank r has arrived and everything that this rank has shared was sent.
 // Returns the mappings indexed by rank, with `own` as the mapping of this rank. Errors: kTimeout names the first rank
 // whose mapping is missing, or no rank (-1) if only a peer does not receive; kPeerLost names the rank that has ended;
-// kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable.
+// kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable. If
+// `has_failed` is given and returns true, the wait ends early with set_up_has_failed().
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
-                                          Clock& clock, std::int64_t deadline_ns);
+                                          Clock& clock, std::int64_t deadline_ns,
+                                          const std::function<bool()>& has_failed = nullptr);
+
+// The error (kTimeout) of a wait that was ended early, because the next round of set-up will fail and report the
+// reason.
+Error set_up_has_failed();
 
 // A subset of the peers of `parent`, with numbers of its own: rank i of the new communicator is peer members[i] of
 // the parent. It needs no socket and no other descriptor. It shares the ownership of the parent, so the users of both

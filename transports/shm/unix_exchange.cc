@@ -148,7 +148,7 @@ bool UnixExchange::admit(int fd, pid_t process, std::span<const std::byte> packe
   return true;
 }
 
-Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
+Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns, const std::function<bool()>& has_failed) {
   UnixGreetings greetings(
       listener_, 2 * peers_.size() + kMaxPending, sizeof(UnixPacket),
       [this](int fd, pid_t process, std::span<const std::byte> packet) { return admit(fd, process, packet); });
@@ -157,6 +157,7 @@ Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns) {
     greetings.receive_packets();
     const std::vector<std::uint32_t> missing = awaited();
     if (missing.empty()) return {};
+    if (has_failed && has_failed()) return set_up_has_failed();
     const std::int64_t left_ns = deadline_ns - clock.now_ns();
     if (left_ns <= 0) {
       return Error{
@@ -176,13 +177,13 @@ std::vector<std::uint32_t> UnixExchange::awaited() const {
 }
 
 Status UnixExchange::connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group,
-                             Clock& clock, std::int64_t deadline_ns) {
+                             Clock& clock, std::int64_t deadline_ns, const std::function<bool()>& has_failed) {
   TUTTI_ASSERT(addresses.size() == peers_.size());
   for (const std::uint32_t peer : group) peers_.at(peer).awaited = peer > rank_;
   for (const std::uint32_t peer : group) {
     if (peer < rank_) TUTTI_TRY(connect_to(peer, addresses[peer], clock, deadline_ns));
   }
-  TUTTI_TRY(accept_awaited(clock, deadline_ns));
+  TUTTI_TRY(accept_awaited(clock, deadline_ns, has_failed));
   forget_in_children(listener_);
   close(listener_);
   listener_ = -1;

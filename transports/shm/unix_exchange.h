@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,10 +48,11 @@ class UnixExchange final : public SegmentExchange {
   Result<std::vector<Reach>> probe(const std::vector<std::string>& addresses) const;
   // Step 3: connects to all lower ranks of `group`, and accepts connections of all higher ones. `group` is in
   // ascending order and is the same on all its members, one of which is this rank. `addresses` is indexed by rank.
-  // This rank gets no connection to ranks outside the group. Errors: kTimeout and kPeerLost name a rank; kRefused:
-  // the peer belongs to another user, or its address is invalid; kSystem.
+  // This rank gets no connection to ranks outside the group. The call ends early with set_up_has_failed() if
+  // `has_failed` is given and returns true. Errors: kTimeout and kPeerLost name a rank; kRefused: the peer belongs to
+  // another user, or its address is invalid; kSystem.
   Status connect(const std::vector<std::string>& addresses, const std::vector<std::uint32_t>& group, Clock& clock,
-                 std::int64_t deadline_ns);
+                 std::int64_t deadline_ns, const std::function<bool()>& has_failed = nullptr);
 
   ~UnixExchange() override;
   std::uint32_t share(const std::shared_ptr<Mapping>& mapping, std::span<const std::uint32_t> audience) override;
@@ -114,7 +116,7 @@ class UnixExchange final : public SegmentExchange {
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
   Status connect_to(std::uint32_t peer, const std::string& address, Clock& clock, std::int64_t deadline_ns);
   bool admit(int fd, pid_t process, std::span<const std::byte> packet);
-  Status accept_awaited(Clock& clock, std::int64_t deadline_ns);
+  Status accept_awaited(Clock& clock, std::int64_t deadline_ns, const std::function<bool()>& has_failed);
   std::vector<std::uint32_t> awaited() const;
   void send_pending(Peer& peer);
   void receive_pending(Peer& peer);

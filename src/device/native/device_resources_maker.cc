@@ -424,7 +424,7 @@ class DeviceResourcesMaker {
     const std::int64_t deadline_ns =
         job_context_.clock->now_ns() + job_context_.config.setup_timeout.count() * 1'000'000;
     auto offers = collect_offers(*exchange_, rank_, numbers, resources_->flags_[rank_]->mapping(), *job_context_.clock,
-                                 deadline_ns);
+                                 deadline_ns, gather_.has_failed());
     if (!offers) return offers.error();
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       if (resources_->flags_[r] != nullptr) continue;
