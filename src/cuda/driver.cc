@@ -33,7 +33,8 @@ std::string_view advice(CUresult result) {
     case CUresult::kNoBinaryForGpu:
     case CUresult::kInvalidImage:
     case CUresult::kUnsupportedPtxVersion:
-      return "the device code has nothing for this GPU and this driver: update the driver, or build for the GPU";
+      return "the device code has nothing for this GPU and this driver: update the driver (code that nvcc 13 has built "
+             "needs driver 580), or build for this GPU, with nvcc 12.8 or 12.9 if the driver is older";
     case CUresult::kInvalidContext: return "no context is current, or it is another device's";
     case CUresult::kIllegalAddress:
     case CUresult::kLaunchFailed:
