@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import socket
 import struct
 import sys
@@ -13,6 +14,10 @@ from typing import Optional
 
 FIRST, LAST = 10_000, 19_999
 F_OFD_SETLK = 37  # the value on Linux; the module fcntl has the name since Python 3.9
+# Where the search begins. Not at a port that follows from the process id: in process namespaces of their own, many
+# processes have the same one. Two that search for a long run from the same port on would take ports in turn, and neither
+# would find a run.
+_START = random.SystemRandom().randrange(LAST - FIRST + 1)
 _file: Optional[int] = None
 _given = 0  # ports that this process has used already: its own locks do not exclude it
 
@@ -66,10 +71,9 @@ def free_port(count: int = 1, file: Optional[int] = None) -> int:
         _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     file = _file if file is None else file
     kernels = _kernels()
-    start = os.getpid() * 61 % (LAST - FIRST)
     run = 0
     for i in range(_given, _given + LAST - FIRST + count):
-        port = FIRST + (start + i) % (LAST - FIRST + 1)
+        port = FIRST + (_START + i) % (LAST - FIRST + 1)
         good = port not in kernels and _reserve(file, port) and _can_be_bound(port)
         if not good or port == FIRST:  # the run of consecutive ports ends here
             for unused in range(max(FIRST, port - run), port):
