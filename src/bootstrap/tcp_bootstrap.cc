@@ -63,7 +63,7 @@ Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
-// The class has 42 methods and members. Five methods implement the interface Bootstrap. The others are the steps of
+// The class has 44 methods and members. Six methods implement the interface Bootstrap. The others are the steps of
 // joining, which follow each other and share the deadline and the reasons of refusals.
 class TcpBootstrap final : public Bootstrap {
  public:

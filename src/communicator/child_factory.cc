@@ -82,7 +82,7 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
   std::optional<Error> round_error;
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = parent_round_(blob);
-    if (!all) round_error = all.error();
+    if (!all && !round_error) round_error = all.error();
     if (!all) return all.error();
     std::vector<std::string> own;
     for (const ChildRank& member : chosen) own.push_back((*all)[member.parent_rank]);

@@ -7,6 +7,18 @@
 #include "job/job_context.h"
 
 namespace tutti {
+namespace {
+
+// Whether the error of a round explains why a step before it has lost another rank. The error of a round comes from the
+// server, which learns of a rank that has ended or failed before any other rank can end because of that. But if the
+// server only reports that time is over, it does not know which of the silent ranks is late, and which ones wait for
+// it. The step does.
+bool explains(const Error& round, const Error& step) {
+  if (round.code == ErrorCode::kAborted || step.rank < 0) return true;
+  return round.code != ErrorCode::kTimeout && round.rank >= 0;
+}
+
+}  // namespace
 
 // Each blob starts with '+' (success), '!' (this rank has a fault), or "?N|" (this rank has lost rank N, or has waited
 // for it in vain). After this mark follows the text of the result or of the error.
@@ -16,7 +28,7 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
   std::string own = result ? "+" : lost_another ? fmt::format("?{}|", result.error().rank) : "!";
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
   if (!result && !lost_another) return result.error();
-  if (!blobs) return blobs.error();
+  if (!blobs) return lost_another && !explains(blobs.error(), result.error()) ? result.error() : blobs.error();
   // The fault of a rank has priority over the reports of the ranks that missed it.
   for (const char mark : {'!', '?'}) {
     if (mark == '?' && !result) return result.error();

@@ -97,12 +97,12 @@ class Gather {
 
 // A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors:
 // - The error of the step on this rank, if the fault is this rank's own.
-// - The error of the round, if the round failed.
+// - The error of the round, if the round failed. If the step on this rank has lost another rank (kPeerLost), or waited
+//   for it in vain (kTimeout), only an error of the round that explains this: the rank that the step lost has often
+//   ended only because of the first failure.
 // - kSystem with the message of the first rank with a fault of its own, which it names.
-// - If ranks only waited in vain for other ranks (kTimeout), or lost them (kPeerLost), the error of the step on this
-//   rank or, if it succeeded, kSystem with the message of the first such rank. It names the rank that was missing.
-// The error of the round comes before a loss that the step reports: the rank that the step lost has often only ended
-// because of the first failure, and the round reports that one.
+// - If ranks have only lost other ranks or waited for them in vain: the error of the step on this rank or, if it
+//   succeeded, kSystem with the message of the first such rank. It names the rank that was missing.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
 // Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The

@@ -160,12 +160,21 @@ TEST(SetUp, TheRoundCountsForMoreThanALostRank) {
   const auto after = [](const Gather::Blobs& result, const Error& step) {
     return gather_or_fail([&](const std::string&) { return result; }, step).error();
   };
+  const Error over = error_of(ErrorCode::kTimeout, 0, "rank(s) 0, 2 did not answer in time");
+  const Error ended = error_of(ErrorCode::kPeerLost, -1, "the process that made the unique id ended");
+  const Error aborted = error_of(ErrorCode::kAborted, 0, "set-up was given up");
   for (const Error& step : {lost, late}) {
     EXPECT_EQ(after(cause, step), cause);
+    EXPECT_EQ(after(aborted, step), aborted);
+    EXPECT_EQ(after(over, step), step) << "only this rank knows which rank is late";
+    EXPECT_EQ(after(ended, step), step) << "the step names a rank";
     EXPECT_EQ(after(std::vector<std::string>{"?2|x", "!no memory", "+"}, step).message,
               "set-up failed on rank 1: no memory");
     EXPECT_EQ(after(std::vector<std::string>{"?2|x", "?1|x", "+"}, step), step) << "nobody knows more than this rank";
   }
+  const Error nobody = error_of(ErrorCode::kTimeout, -1, "a peer does not receive");
+  EXPECT_EQ(after(over, nobody), over);
+  EXPECT_EQ(after(ended, nobody), ended);
   EXPECT_EQ(after(cause, own), own);
   EXPECT_EQ(after(std::vector<std::string>{"!x", "!no memory", "+"}, own), own);
 }

@@ -232,5 +232,16 @@ TEST(LostMemory, DuringSetUpIsAnErrorAtOnce) {
   EXPECT_NE(offers.error().message.find("ulimit -n"), std::string::npos) << offers.error().message;
 }
 
+// Rank 0 never shares its memory. If rank 1 waited until the deadline instead, the test would take 600 s.
+TEST(LostMemory, IsNotAwaitedAfterTheSetUpHasFailed) {
+  Exchanges ranks = unix_exchanges(2);
+  SteadyClock clock;
+  int asked = 0;
+  const auto offers = collect_offers(*ranks[1], 1, {1, 1}, memory("mine"), clock, clock.now_ns() + 600 * kSecond,
+                                     [&] { return ++asked == 3; });
+  ASSERT_FALSE(offers.ok());
+  EXPECT_EQ(offers.error(), set_up_has_failed(0));
+}
+
 }  // namespace
 }  // namespace tutti

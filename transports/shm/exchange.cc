@@ -32,8 +32,9 @@ class InProcessWakeReceiver final : public WakeReceiver {
 
 }  // namespace
 
-Error set_up_has_failed() {
-  return {ErrorCode::kTimeout, ErrorScope::kCommunicator, -1, "the set-up has failed on another rank"};
+Error set_up_has_failed(std::int32_t missing) {
+  return {ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
+          missing < 0 ? "the set-up has failed" : fmt::format("the set-up has failed, without rank {}", missing)};
 }
 
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
@@ -68,7 +69,7 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
       if (missing < 0) missing = static_cast<std::int32_t>(peer);
     }
     if (missing < 0 && all_sent) return offers;
-    if (has_failed && has_failed()) return set_up_has_failed();
+    if (has_failed && has_failed()) return set_up_has_failed(missing);
     if (clock.now_ns() >= deadline_ns) {
       return Error{ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
                    missing >= 0 ? fmt::format("set-up deadline passed: no shared memory from rank {}", missing)

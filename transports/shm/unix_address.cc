@@ -102,10 +102,11 @@ DialResult dial(const UnixAddress& address) {
   return {.reach = Reach::kOtherUser, .error = EPERM};
 }
 
-DialResult wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns) {
+DialResult wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns,
+                         const std::function<bool()>& has_failed) {
   while (true) {
     const DialResult dialled = dial(address);
-    if (dialled.error != EAGAIN || clock.now_ns() >= deadline_ns) return dialled;
+    if (dialled.error != EAGAIN || clock.now_ns() >= deadline_ns || (has_failed && has_failed())) return dialled;
     std::this_thread::sleep_for(kOverrunPause);
   }
 }

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -57,8 +58,10 @@ Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog);
 // full.
 DialResult dial(const UnixAddress& address);
 
-// Like dial(), but while the queue is full, it waits and tries again until the deadline.
-DialResult wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns);
+// Like dial(), but while the queue is full, it waits and tries again until the deadline, or until `has_failed` (null:
+// never) returns true.
+DialResult wait_and_dial(const UnixAddress& address, Clock& clock, std::int64_t deadline_ns,
+                         const std::function<bool()>& has_failed = nullptr);
 
 // The error that explains why this rank cannot connect to `rank`. `dialled` is the result of the attempt;
 // dialled.reach must not be kReached.

@@ -104,7 +104,8 @@ Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& a
   return reaches;
 }
 
-Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clock& clock, std::int64_t deadline_ns) {
+Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clock& clock, std::int64_t deadline_ns,
+                                const std::function<bool()>& has_failed) {
   const auto rank = static_cast<std::int32_t>(peer);
   const std::optional<UnixAddress> address = UnixAddress::parse(text);
   if (!address) {
@@ -112,7 +113,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
                  fmt::format("rank {} published an address that cannot be read", peer)};
   }
   const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
-  DialResult dialled = wait_and_dial(*address, clock, deadline_ns);
+  DialResult dialled = wait_and_dial(*address, clock, deadline_ns, has_failed);
   // The listener may drop a connection that has not sent its hello yet, because it needs the descriptor
   // (UnixGreetings). So connect again.
   while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
@@ -120,8 +121,9 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
     const Error error = unix_socket_error("send", rank);
     close(dialled.fd);
     if (!dropped || clock.now_ns() >= deadline_ns) return error;
-    dialled = wait_and_dial(*address, clock, deadline_ns);
+    dialled = wait_and_dial(*address, clock, deadline_ns, has_failed);
   }
+  if (dialled.error == EAGAIN && has_failed && has_failed()) return set_up_has_failed(rank);
   if (dialled.reach != Reach::kReached) return unreachable(peer, dialled);
   const std::scoped_lock lock(mutex_);
   peers_[peer].socket = dialled.fd;
@@ -157,7 +159,7 @@ Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns, cons
     greetings.receive_packets();
     const std::vector<std::uint32_t> missing = awaited();
     if (missing.empty()) return {};
-    if (has_failed && has_failed()) return set_up_has_failed();
+    if (has_failed && has_failed()) return set_up_has_failed(static_cast<std::int32_t>(missing.front()));
     const std::int64_t left_ns = deadline_ns - clock.now_ns();
     if (left_ns <= 0) {
       return Error{
@@ -170,9 +172,8 @@ Status UnixExchange::accept_awaited(Clock& clock, std::int64_t deadline_ns, cons
 
 std::vector<std::uint32_t> UnixExchange::awaited() const {
   std::vector<std::uint32_t> missing;
-  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer) {
+  for (std::uint32_t peer = 0; peer < peers_.size(); ++peer)
     if (peers_[peer].awaited) missing.push_back(peer);
-  }
   return missing;
 }
 
@@ -181,7 +182,7 @@ Status UnixExchange::connect(const std::vector<std::string>& addresses, const st
   TUTTI_ASSERT(addresses.size() == peers_.size());
   for (const std::uint32_t peer : group) peers_.at(peer).awaited = peer > rank_;
   for (const std::uint32_t peer : group) {
-    if (peer < rank_) TUTTI_TRY(connect_to(peer, addresses[peer], clock, deadline_ns));
+    if (peer < rank_) TUTTI_TRY(connect_to(peer, addresses[peer], clock, deadline_ns, has_failed));
   }
   TUTTI_TRY(accept_awaited(clock, deadline_ns, has_failed));
   forget_in_children(listener_);

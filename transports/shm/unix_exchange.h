@@ -114,7 +114,8 @@ class UnixExchange final : public SegmentExchange {
   };
 
   UnixExchange(std::uint32_t rank, std::uint32_t ranks);
-  Status connect_to(std::uint32_t peer, const std::string& address, Clock& clock, std::int64_t deadline_ns);
+  Status connect_to(std::uint32_t peer, const std::string& address, Clock& clock, std::int64_t deadline_ns,
+                    const std::function<bool()>& has_failed);
   bool admit(int fd, pid_t process, std::span<const std::byte> packet);
   Status accept_awaited(Clock& clock, std::int64_t deadline_ns, const std::function<bool()>& has_failed);
   std::vector<std::uint32_t> awaited() const;
