@@ -23,6 +23,10 @@ struct PointerInfo {
   // The context in which the memory was allocated or registered. Null for kHost, and for mapped virtual memory, which
   // belongs to no context.
   CUcontext context = nullptr;
+  // Whether other devices of the process can use the memory by its address as soon as they have access to its context.
+  // False for host memory, and for mapped virtual memory, managed memory and memory of a pool, because the latter three
+  // have access rules of their own.
+  bool plain = false;
 
   bool operator==(const PointerInfo&) const = default;
 };
@@ -32,11 +36,6 @@ Result<PointerInfo> classify(const Driver& driver, const void* pointer);
 // Like classify(driver, pointer), for code that has no Driver. If this process has not loaded the driver, every
 // pointer is host memory (kHost), and this is not an error.
 Result<PointerInfo> classify(const void* pointer);
-
-// Whether other devices of the process can use the memory by its address as soon as they have access to its context.
-// The result is false for host memory, and for mapped virtual memory, managed memory and memory of a pool, because the
-// latter three have access rules of their own.
-Result<bool> is_plain_device_memory(const Driver& driver, const void* pointer);
 
 // Whether the memory was allocated from a memory pool (cuMemAllocAsync).
 Result<bool> is_pool_memory(const Driver& driver, const void* pointer);

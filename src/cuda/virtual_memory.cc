@@ -243,9 +243,7 @@ Status ShareableMemory::free(const Driver& driver, CUdeviceptr address) {
   if (where->kind != MemoryKind::kDevice) return refuse();
   TUTTI_TRY(driver.check(driver.api().mem_get_address_range(&base, &bytes, address), "cuMemGetAddressRange"));
   if (base != address) return refuse();
-  const auto plain = is_plain_device_memory(driver, std::bit_cast<const void*>(address));
-  if (!plain) return plain.error();
-  if (!*plain) {
+  if (!where->plain) {
     const auto mapped = PhysicalMemory::behind(driver, address);
     if (!mapped) return mapped.error();
     if (*mapped) return unmap(driver, address, bytes);

@@ -59,15 +59,19 @@ DeviceExecutor::~DeviceExecutor() {
   leak_until_exit(std::move(plans_));  // a launch still runs, and its kernel may use the plans
 }
 
-// Whether the buffers are memory of this rank's GPU. Errors: kInvalidArgument, if one is memory of another GPU or
-// context, or if some are host memory.
-Result<bool> DeviceExecutor::is_on_device(std::span<const BufferUse> buffers) const {
+// Whether the buffers are memory of this rank's GPU. Sets BufferUse::plain. Errors: kInvalidArgument, if one is memory
+// of another GPU or context, or if some are host memory.
+Result<bool> DeviceExecutor::is_on_device(std::span<BufferUse> buffers) const {
   const char* on_device = nullptr;
   const char* on_host = nullptr;
-  for (const BufferUse& buffer : buffers) {
+  const void* last = nullptr;  // the two buffers of an all_reduce in place are one
+  Result<cuda::PointerInfo> where = cuda::PointerInfo{};
+  for (BufferUse& buffer : buffers) {
     if (buffer.bytes == 0) continue;
-    auto where = cuda::classify(resources_->device().driver(), buffer.data);
+    if (buffer.data != last) where = cuda::classify(resources_->device().driver(), buffer.data);
     if (!where) return where.error();
+    last = buffer.data;
+    buffer.plain = where->plain;
     if (!cuda::is_of_device(where->kind)) {
       on_host = buffer.name;
       continue;
@@ -93,17 +97,12 @@ Result<bool> DeviceExecutor::is_on_device(std::span<const BufferUse> buffers) co
 }
 
 Result<bool> DeviceExecutor::takes(const CheckedCall& checked) {
-  const std::array<BufferUse, 2> buffers = {BufferUse{"input", checked.call.input, checked.input_bytes},
-                                            BufferUse{"output", checked.call.output, checked.output_bytes}};
+  std::array<BufferUse, 2> buffers = {BufferUse{"input", checked.call.input, checked.input_bytes},
+                                      BufferUse{"output", checked.call.output, checked.output_bytes}};
   auto on_device = is_on_device(buffers);
   windows_ = true;
   if (!on_device || !*on_device || resources_->settings().one_device) return on_device;
-  for (const BufferUse& buffer : buffers) {
-    if (buffer.bytes == 0) continue;
-    auto plain = cuda::is_plain_device_memory(resources_->device().driver(), buffer.data);
-    if (!plain) return plain.error();
-    windows_ &= *plain;
-  }
+  for (const BufferUse& buffer : buffers) windows_ &= buffer.bytes == 0 || buffer.plain;
   return on_device;
 }
 

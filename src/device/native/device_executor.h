@@ -105,8 +105,9 @@ class DeviceExecutor {
     const char* name;
     const void* data;
     std::size_t bytes;
+    bool plain = false;  // set by is_on_device(), see cuda::PointerInfo
   };
-  Result<bool> is_on_device(std::span<const BufferUse> buffers) const;
+  Result<bool> is_on_device(std::span<BufferUse> buffers) const;
   Result<std::shared_ptr<DeviceCall>> begin_call(const Call& call, const CallOptions& options, std::int64_t timeout_ns);
   Result<std::shared_ptr<DeviceCall>> begin_call(const CallTag& tag, const CallOptions& options,
                                                  std::int64_t timeout_ns);

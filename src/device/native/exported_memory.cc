@@ -150,9 +150,9 @@ Result<ExportedMemory> ExportedMemory::find(const RankDevice& device, const void
   TUTTI_TRY(check_end(device, data, bytes, begin));
   TUTTI_TRY(check_end(device, data, bytes, begin + (bytes - 1)));
   if (farthest == ExportedMemory::Reach::kSameDevice) return ExportedMemory{};
-  auto plain = cuda::is_plain_device_memory(device.driver(), data);
-  if (!plain) return plain.error();
-  if (*plain)
+  const auto where = cuda::classify(device.driver(), data);
+  if (!where) return where.error();
+  if (where->plain)
     return farthest == ExportedMemory::Reach::kOtherProcess ? plain_piece(device, data, bytes) : ExportedMemory{};
   auto exported = mapped_piece(device.driver(), reinterpret_cast<std::uintptr_t>(data), bytes);
   if (!exported) return exported.error();

@@ -193,6 +193,11 @@ Status LaunchGroup::launch_front(const Member& caller) {
 }
 
 Status LaunchGroup::settle(DeviceCall& call) {
+  {
+    // The usual case needs nothing of the driver.
+    const std::scoped_lock lock(mutex_);
+    if (call.launched_ && !call.outcome_ && call.stream == call.launched_in_) return {};
+  }
   const cuda::RelaxedCapture relaxed(device_->driver());
   NotifyingLock hold(mutex_, *members_);
   try {
@@ -280,7 +285,8 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
 }
 
 std::optional<Error> LaunchGroup::failure(std::uint32_t rank, bool asks_driver) {
-  const cuda::RelaxedCapture relaxed(device_->driver());
+  std::optional<cuda::RelaxedCapture> relaxed;
+  if (asks_driver) relaxed.emplace(device_->driver());
   const NotifyingLock hold(mutex_, *members_);
   if (members_->broken()) return members_->broken();
   std::optional<Error> failed;

@@ -89,12 +89,33 @@ TEST_F(GpuVirtualMemory, AMappingIsFoundByItsAddress) {
   EXPECT_EQ(where.kind, cuda::MemoryKind::kDevice);
   EXPECT_EQ(where.device, 0);
   EXPECT_TRUE(where.context == nullptr || where.context == gpu().context());
-  EXPECT_FALSE(good(cuda::is_plain_device_memory(driver, pointer)));
+  EXPECT_FALSE(where.plain);
   EXPECT_FALSE(good(cuda::is_pool_memory(driver, pointer)));
   const auto found = good(cuda::PhysicalMemory::behind(driver, second + 100));
   ASSERT_TRUE(found);
   EXPECT_EQ(good(found->properties()).device, 0);
   EXPECT_TRUE(good(found->properties()).shareable);
+}
+
+TEST_F(GpuVirtualMemory, MemoryThatCannotBeMappedIsKnown) {
+  const cuda::Driver& driver = gpu().driver();
+  const auto scope = good(cuda::ContextScope::enter(driver, gpu().context()));
+  std::vector<std::byte> own(granule_);
+  EXPECT_EQ(good(cuda::classify(driver, own.data())), cuda::PointerInfo{});
+  const auto pointer_of = [](const std::byte* at) -> const void* { return at; };
+  const auto pinned = good(cuda::PinnedMemory::allocate(driver, 64));
+  const auto registered = good(cuda::RegisteredMemory::add(driver, own));
+  for (const void* const pointer : {pointer_of(pinned.bytes().data()), pointer_of(own.data() + 63)}) {
+    const auto where = good(cuda::classify(driver, pointer));
+    EXPECT_EQ(where.kind, cuda::MemoryKind::kPinned);
+    EXPECT_FALSE(where.plain);
+  }
+  cuda::CUdeviceptr managed = 0;
+  ASSERT_EQ(driver.api().mem_alloc_managed(&managed, 64, cuda::kManagedGlobal), cuda::CUresult::kSuccess);
+  const auto where = good(cuda::classify(driver, std::bit_cast<const void*>(managed)));
+  EXPECT_EQ(where.kind, cuda::MemoryKind::kManaged);
+  EXPECT_FALSE(where.plain);
+  EXPECT_EQ(driver.api().mem_free(managed), cuda::CUresult::kSuccess);
 }
 
 TEST_F(GpuVirtualMemory, MemoryToBeSharedIsFreedByItsAddress) {
@@ -108,7 +129,7 @@ TEST_F(GpuVirtualMemory, MemoryToBeSharedIsFreedByItsAddress) {
   good(cuda::ShareableMemory::free(driver, address));
   EXPECT_FALSE(cuda::ShareableMemory::free(driver, address).ok());
   const auto plain = good(gpu().allocate(1000));
-  EXPECT_TRUE(good(cuda::is_plain_device_memory(driver, std::bit_cast<const void*>(plain.address()))));
+  EXPECT_TRUE(good(cuda::classify(driver, std::bit_cast<const void*>(plain.address()))).plain);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -117,6 +119,61 @@ TEST(DevicePlans, ACaptureMayBeginBetweenAddAndRun) {
   const Status plain = group.run();
   EXPECT_TRUE(plain.ok()) << to_string(plain.error());
   for (const cuda::DeviceMemory& memory : memories) EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{14}));
+}
+
+// Number of calls of each driver function so far, without those of which the number depends on the processor time that
+// threads get: a thread of the library polls events and then puts them into a pool, and a call makes an event (with
+// cuCtxGetCurrent and cuEventCreate) only if the pool is empty.
+std::map<std::string, unsigned> driver_calls() {
+  std::map<std::string, unsigned> counts;
+  const auto count = [&](const char* name, int, const auto&) { counts[name] = small_devices().calls(name); };
+  cuda::for_each_function(driver().api(), count);
+  for (const char* const name : {"cuEventQuery", "cuEventCreate", "cuCtxGetCurrent"}) counts.erase(name);
+  return counts;
+}
+
+// Each call of the driver costs time on the host, and a short collective takes only a few microseconds. Today's calls
+// are: one look at the memory, two at the stream, two to make the context current and two for the capture mode, two
+// records of events, one wait for the call before, and the launch.
+TEST(DevicePlans, ACallNeedsFewCallsOfTheDriver) {
+  constexpr unsigned kCalls = 20;
+  constexpr unsigned kMost = 11;
+  constexpr std::size_t kBytes = 100'000;
+  Communicators ranks = ranks_on({0, 1});
+  std::map<std::string, unsigned> before;
+  std::barrier together(2);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(kBytes);
+    const auto make_calls = [&](std::size_t bytes) {
+      for (unsigned i = 0; i < kCalls; ++i) {
+        const Status status =
+            rank.all_reduce(pointer(memory), pointer(memory), bytes, DataType::kUint8, ReduceOp::kSum, gpu.options());
+        EXPECT_TRUE(status.ok()) << to_string(status.error());
+      }
+    };
+    for (const std::size_t bytes : {std::size_t{1'000}, kBytes}) {  // the protocols LL and simple
+      make_calls(bytes);                                            // copies the plan
+      gpu.synchronize();
+      together.arrive_and_wait();
+      if (rank.rank() == 0) before = driver_calls();
+      together.arrive_and_wait();
+      make_calls(bytes);
+      together.arrive_and_wait();
+      unsigned all = 0;
+      std::string listed;
+      for (const auto& [name, count] : driver_calls()) {
+        const unsigned made = count - before.at(name);
+        all += made;
+        if (made > 0) listed += name + " " + std::to_string(made) + ", ";
+      }
+      EXPECT_EQ(driver_calls().at("cuLaunchKernel") - before.at("cuLaunchKernel"), 2 * kCalls);
+      // If the two threads that poll events start only now, each of them changes its capture mode.
+      EXPECT_LE(all, 2 * kCalls * kMost + 4) << "by " << 2 * kCalls << " calls of " << bytes << " bytes: " << listed;
+      together.arrive_and_wait();
+      gpu.synchronize();
+    }
+  });
 }
 
 }  // namespace

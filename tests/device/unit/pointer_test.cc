@@ -19,7 +19,7 @@ TEST_F(PointerTest, HostMemoryIsTheHosts) {
 
 TEST_F(PointerTest, DeviceMemoryNamesItsDeviceAndContext) {
   const auto memory = good(DeviceMemory::allocate(driver(), 1024));
-  const PointerInfo expected{MemoryKind::kDevice, 0, context()};
+  const PointerInfo expected{MemoryKind::kDevice, 0, context(), true};
   EXPECT_EQ(good(classify(driver(), pointer(memory.address()))), expected);
   EXPECT_EQ(good(classify(driver(), pointer(memory.address() + 1023))), expected);
   EXPECT_EQ(good(classify(driver(), pointer(memory.address() + 1024))), PointerInfo{});
@@ -27,7 +27,8 @@ TEST_F(PointerTest, DeviceMemoryNamesItsDeviceAndContext) {
   auto other = good(PrimaryContext::retain(driver(), 1));
   const auto scope = good(ContextScope::enter(driver(), other.context()));
   const auto far = good(DeviceMemory::allocate(driver(), 1024));
-  EXPECT_EQ(good(classify(driver(), pointer(far.address()))), (PointerInfo{MemoryKind::kDevice, 1, other.context()}));
+  EXPECT_EQ(good(classify(driver(), pointer(far.address()))),
+            (PointerInfo{MemoryKind::kDevice, 1, other.context(), true}));
   EXPECT_EQ(good(classify(driver(), pointer(memory.address()))), expected);  // independent of the current context
 }
 

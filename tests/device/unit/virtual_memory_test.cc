@@ -126,7 +126,7 @@ TEST_F(VirtualMemoryTest, ShareableMemoryIsPlainWhereThereIsNone) {
   ASSERT_FALSE(physical.ok());
   EXPECT_EQ(physical.error().code, ErrorCode::kUnsupported);
   auto memory = good(ShareableMemory::allocate(driver(), 1000));
-  EXPECT_TRUE(good(is_plain_device_memory(driver(), std::bit_cast<void*>(memory.address()))));
+  EXPECT_TRUE(good(classify(driver(), std::bit_cast<void*>(memory.address()))).plain);
   const CUdeviceptr address = good(ShareableMemory::allocate(driver(), 64)).release();
   set(address, 9, 64);
   {
