@@ -75,7 +75,8 @@ endfunction()
 set(TUTTI_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Werror all-warnings)
 
 # tutti_device_code(IMAGE SOURCE ARCHITECTURES): adds the command that builds the file IMAGE, one compressed fatbin with
-# the code of SOURCE for each of ARCHITECTURES, and with PTX for the newest one. A target must depend on IMAGE.
+# the code of SOURCE for each of ARCHITECTURES, and with PTX for the newest one. A target must depend on IMAGE. The file
+# IMAGE.resources tells the registers, the stack and the spills of each function.
 function(tutti_device_code image source architectures)
   set(codes)
   foreach(architecture ${architectures})
@@ -83,9 +84,12 @@ function(tutti_device_code image source architectures)
   endforeach()
   list(GET architectures -1 newest)
   list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  set(with_log [[log=$1; shift; "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }]])
   add_custom_command(
     OUTPUT ${image}
-    COMMAND ${TUTTI_NVCC} --fatbin ${TUTTI_NVCC_FLAGS} --compress-mode=size -t 2 ${codes}
+    BYPRODUCTS ${image}.resources
+    COMMAND sh -c "${with_log}" sh ${image}.resources
+      ${TUTTI_NVCC} --fatbin ${TUTTI_NVCC_FLAGS} --resource-usage --compress-mode=size -t 2 ${codes}
       -I ${PROJECT_SOURCE_DIR} -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src
       -MD -MF ${image}.d -MT ${image} -o ${image} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPENDS ${source}

@@ -183,8 +183,16 @@ TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std
   return Outcome::kReady;
 }
 
+// run_ll() is inlined if that needs no more registers than a thread has. For sm_100 and sm_120, nvcc 13.0 would spill
+// about 6 KB of them, so there it is a separate function for each element type, which spills almost nothing
+// (tests/device/ptx/budgets.py).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define TUTTI_DEVICE_LL TUTTI_DEVICE_APART
+#else
+#define TUTTI_DEVICE_LL TUTTI_DEVICE
+#endif
 template <class E, class Faults>
-TUTTI_DEVICE Outcome run_ll(const LineWork& work, const Bounds& bounds) {
+TUTTI_DEVICE_LL Outcome run_ll(const LineWork& work, const Bounds& bounds) {
   using Bits = typename E::Bits;
   const Rules<E> rules(work.how);
   const std::uint64_t words = divide_words(work.bytes);
