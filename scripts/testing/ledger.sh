@@ -4,33 +4,38 @@
 # The ledger has one line for each part that was run, with tabs between the fields: part, commit, processor, date,
 # seconds, result. For each part the last row that belongs to the current source counts. It is valid if some checks
 # passed and none failed. A row belongs to the current source if no file has changed since its commit, except files in
-# docs/results/ and the ledger itself. If there were uncommitted changes, "+changes" is appended to the commit, and the
-# row never counts. SC2154 is disabled because count.sh sets some of the variables.
+# docs/ and the ledger itself. A row of the quick run, which checks the documents, counts only if no file has changed
+# except those in docs/results/. If there were uncommitted changes, "+changes" is appended to the commit, and the row
+# never counts. SC2154 is disabled because count.sh sets some of the variables.
 
 ledger=build/ledger.tsv
 ledger_head='part	commit	processor	date	seconds	result'
 
 processor() { sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1; }
 
-# source_files: prints the files on which a row depends, as arguments for git.
-source_files() { printf '%s\n' . ':(exclude)docs/results' ":(exclude)${ledger#"$root/"}"; }
+# source_files [PART]: prints the files on which a row of the part depends, as arguments for git.
+source_files() {
+  local documents=docs
+  [ "${1-}" != quick ] || documents=docs/results
+  printf '%s\n' . ":(exclude)$documents" ":(exclude)${ledger#"$root/"}"
+}
 
-# source_commit: prints the commit of the source, with "+changes" if there are uncommitted changes. Without a git
-# repository it ends the script.
+# source_commit [PART]: prints the commit of the source, with "+changes" if there are uncommitted changes in files on
+# which the part depends. Without a git repository it ends the script.
 source_commit() {
   local commit changes files
-  mapfile -t files < <(source_files)
+  mapfile -t files < <(source_files "${1-}")
   commit=$(git rev-parse --short=12 HEAD) && changes=$(git status --porcelain -- "${files[@]}") ||
     die 'the ledger needs the git repository'
   printf '%s' "$commit${changes:++changes}"
 }
 
-# is_current COMMIT: whether the source is the same as in COMMIT.
+# is_current COMMIT PART: whether the files on which the part depends are the same as in COMMIT.
 is_current() {
   local files
   case $1 in *+changes) return 1 ;; esac
-  mapfile -t files < <(source_files)
-  [[ $(source_commit) != *+changes ]] && git diff --quiet "$1" HEAD -- "${files[@]}" 2>/dev/null
+  mapfile -t files < <(source_files "$2")
+  [[ $(source_commit "$2") != *+changes ]] && git diff --quiet "$1" HEAD -- "${files[@]}" 2>/dev/null
 }
 
 # valid_row PART: prints the last row of the part for the current source, if it is valid. Returns 1 if there is none.
@@ -38,7 +43,7 @@ valid_row() {
   local part commit rest last=''
   [ -f "$ledger" ] || return 1
   while IFS=$'\t' read -r part commit rest; do
-    if [ "$part" = "$1" ] && is_current "$commit"; then last="$commit $rest"; fi
+    if [ "$part" = "$1" ] && is_current "$commit" "$part"; then last="$commit $rest"; fi
   done <"$ledger"
   [[ $last =~ [[:space:]][1-9][0-9]*' passed, 0 failed,' ]] && printf '%s' "$last"
 }
@@ -47,9 +52,9 @@ valid_row() {
 # not count.
 run_into_ledger() {
   local before after
-  before=$(source_commit)
+  before=$(source_commit "${1%:*}")
   run_part "$1"
-  after=$(source_commit)
+  after=$(source_commit "${1%:*}")
   [ "$before" = "$after" ] || before=${before%+changes}+changes
   mkdir -p "$(dirname "$ledger")"
   [ -f "$ledger" ] || printf '%s\n' "$ledger_head" >"$ledger"

@@ -94,12 +94,24 @@ a_part_with_a_valid_row_is_not_run_again() {
   run_test --full
   expect_status 0
   expect_line '^== parts without a valid row in build/ledger.tsv: none$'
-  mkdir docs/results && echo second >docs/results/file
+  echo second >docs/file
   commit
   run_test --full
   expect_status 0
   expect_line '^== slow: has a valid row'
   expect_line '^1 passed, 0 failed, 0 skipped$' # only the part `setup` runs again
+}
+
+a_document_ends_the_row_of_the_quick_run() {
+  printf '%s\n' 'full_parts=(good:1 quick:1)' 'part_quick() { count_pass; }' >>scripts/testing/full.sh
+  commit
+  run_test --full
+  expect_status 0
+  echo second >docs/file
+  commit
+  run_test --full --minutes 1
+  expect_line '^== good: has a valid row'
+  expect_line '^quick .* 1 passed'
 }
 
 rows_end_with_a_change_outside_docs() {
