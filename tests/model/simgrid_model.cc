@@ -1,4 +1,6 @@
 // Implements simgrid_us(): builds the network in SimGrid, and runs one actor for each channel and for each port.
+#include "simgrid_model.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +16,6 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "simgrid_model.h"
 
 namespace tutti::judge {
 namespace {

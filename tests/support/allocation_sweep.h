@@ -35,6 +35,10 @@
 #include "support/failing_allocations.h"
 #include "tests/support/patience.h"
 
+#ifndef TUTTI_EVERY_ALLOCATION
+#define TUTTI_EVERY_ALLOCATION 0
+#endif
+
 namespace tutti::test {
 
 // The exit status of a trial. kReached: success, and the n-th allocation failed. kNotReached: success, with fewer
