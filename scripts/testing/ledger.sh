@@ -17,7 +17,11 @@ processor() { sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1;
 source_files() {
   local documents=docs
   [ "${1-}" != quick ] || documents=docs/results
-  printf '%s\n' . ":(exclude)$documents" ":(exclude)${ledger#"$root/"}"
+  printf '%s\n' . ":(exclude)$documents"
+  # git accepts only names in the repository
+  case $ledger in
+    "$root"/* | [!/]*) printf '%s\n' ":(exclude)${ledger#"$root/"}" ;;
+  esac
 }
 
 # source_commit [PART]: prints the commit of the source, with "+changes" if there are uncommitted changes in files on

@@ -148,6 +148,9 @@ named_parts_write_rows_into_a_named_ledger() {
   run_test --full
   expect_status 0
   expect_line '^== slow: has a valid row'
+  run_test --parts slow --ledger "$here/outside.tsv"
+  expect_status 0
+  expect_line '^== parts without a valid row in .*/outside.tsv: none$'
 }
 
 a_part_that_does_not_fit_is_not_begun() {
