@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/device/unit/jobs_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::testing {
 namespace {
