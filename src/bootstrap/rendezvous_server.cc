@@ -218,18 +218,19 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
   read_message(client);
 }
 
-// A rank has announced that it leaves the set-up. If that rank was waiting for other ranks, the error names those. If
-// other ranks have not joined yet or are waiting for it, the error names this rank, and also if its set-up has failed.
-// Otherwise (all ranks have joined, none is waiting, and the set-up of this rank has succeeded), leaving is not a
-// failure.
+// A rank has announced that it leaves the set-up. If its set-up has not failed but it was waiting for other ranks, the
+// error names those. If other ranks have not joined yet or are waiting for it, the error names this rank, and also if
+// its set-up has failed. Otherwise (all ranks have joined, none is waiting, and the set-up of this rank has succeeded),
+// leaving is not a failure.
 void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client, bool has_failed) {
   // All ranks have already got the first failure.
   if (failure_) return;
+  const bool waits = client->blob && !has_failed;
   if (!complete()) {
     const std::int32_t missing = ranks_without(has_joined).front();
-    fail(client->blob ? ErrorCode::kTimeout : ErrorCode::kPeerLost, client->blob ? missing : client->rank,
+    fail(waits ? ErrorCode::kTimeout : ErrorCode::kPeerLost, waits ? missing : client->rank,
          fmt::format("rank {} gave up set-up{}", client->rank, missing_text()));
-  } else if (client->blob) {
+  } else if (waits) {
     const auto silent = ranks_without(has_blob);
     fail(ErrorCode::kTimeout, silent.front(),
          fmt::format("rank {} gave up set-up, waiting for rank(s) {}", client->rank, fmt::join(silent, ", ")));

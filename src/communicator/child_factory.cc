@@ -79,10 +79,10 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
   }
   std::sort(chosen.begin(), chosen.end());
   // Ranks of all colours take part in each round. Each rank keeps the blobs of its own colour.
-  std::optional<Error> round_error;
+  std::vector<Error> round_errors;
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = parent_round_(blob);
-    if (!all && !round_error) round_error = all.error();
+    if (!all) round_errors.push_back(all.error());
     if (!all) return all.error();
     std::vector<std::string> own;
     for (const ChildRank& member : chosen) own.push_back((*all)[member.parent_rank]);
@@ -96,14 +96,15 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
     return Child();
   }
   auto child = make_child(chosen, among);
-  // The error of a round names a rank of the parent, every other error a rank of the new communicator.
-  if (child || child.error() == round_error) return child;
-  return in_parent_ranks(chosen, std::move(child).error());
+  if (child) return child;
+  return in_parent_ranks(chosen, std::move(child).error(), round_errors);
 }
 
 // Translates the rank in an error of make_child(), which is a rank of the new communicator, into the rank of the
-// parent.
-Error ChildFactory::in_parent_ranks(const std::vector<ChildRank>& chosen, Error error) {
+// parent. The errors of rounds name a rank of the parent already.
+Error ChildFactory::in_parent_ranks(const std::vector<ChildRank>& chosen, Error error,
+                                    const std::vector<Error>& round_errors) {
+  if (std::find(round_errors.begin(), round_errors.end(), error) != round_errors.end()) return error;
   if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= chosen.size()) return error;
   const std::uint32_t here = chosen[static_cast<std::size_t>(error.rank)].parent_rank;
   error.message += fmt::format(" (rank {} of the new communicator is rank {} here)", error.rank, here);
@@ -204,11 +205,10 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
   if (!id) return id.error();
   std::vector<ChildRank> chosen;
   for (const std::uint32_t rank : present) chosen.push_back({.key = 0, .parent_rank = rank, .id = *id});
-  // Set if a round failed. The rank in this error is already a rank of the parent, so it is not translated.
-  std::optional<Error> round_failed;
+  std::vector<Error> round_errors;
   const Gather among = [&](const std::string& blob) {
     auto blobs = rendezvous_->gather(blob);
-    if (!blobs) round_failed = blobs.error();
+    if (!blobs) round_errors.push_back(blobs.error());
     return blobs;
   };
   auto child = make_child(chosen, among);
@@ -216,8 +216,7 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
   // because every path through make_child() has the same number of rounds.
   auto all = gather_or_fail(among, child ? Result<std::string>(std::string()) : child.error());
   if (all) return child;
-  if (round_failed) return *round_failed;
-  return in_parent_ranks(chosen, all.error());
+  return in_parent_ranks(chosen, all.error(), round_errors);
 }
 
 Result<ChildFactory::Child> ChildFactory::grow(Communicator& parent, std::int32_t size,

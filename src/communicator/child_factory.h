@@ -63,7 +63,8 @@ class ChildFactory {
   Result<Child> shrink_to_one();
   Result<Child> shrink_by_rendezvous(const std::vector<std::uint32_t>& present);
   Result<Child> make_child(const std::vector<ChildRank>& chosen, const Gather& among) const;
-  static Error in_parent_ranks(const std::vector<ChildRank>& chosen, Error error);
+  static Error in_parent_ranks(const std::vector<ChildRank>& chosen, Error error,
+                               const std::vector<Error>& round_errors);
 
   const Membership& parent_;
   Engine& engine_;

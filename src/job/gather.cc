@@ -9,13 +9,20 @@
 namespace tutti {
 namespace {
 
-// Whether the error of a round explains why a step before it has lost another rank. The error of a round comes from the
-// server, which learns of a rank that has ended or failed before any other rank can end because of that. But if the
-// server only reports that time is over, it does not know which of the silent ranks is late, and which ones wait for
-// it. The step does.
-bool explains(const Error& round, const Error& step) {
-  if (round.code == ErrorCode::kAborted || step.rank < 0) return true;
-  return round.code != ErrorCode::kTimeout && round.rank >= 0;
+// The error of a rank that has lost another rank in a step (kPeerLost), has waited for it in vain (kTimeout), or has
+// ended the wait early (kAborted, set_up_has_failed()), after a round that has failed with the error `round`.
+//
+// A round learns of a rank that has ended or failed before another rank can end because of that, so its error names the
+// cause. But if it only reports that time is over, it does not know which of the silent ranks is late, and which ones
+// wait for it. The step does.
+Error after_failed_round(const Error& round, const Error& step) {
+  const bool early = step.code == ErrorCode::kAborted;
+  if (round.code == ErrorCode::kTimeout && step.rank >= 0) {
+    if (!early) return step;
+    return {round.code, round.scope, step.rank,
+            fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
+  }
+  return early || round.rank >= 0 || step.rank < 0 || round.code == ErrorCode::kAborted ? round : step;
 }
 
 }  // namespace
@@ -24,11 +31,12 @@ bool explains(const Error& round, const Error& step) {
 // for it in vain). After this mark follows the text of the result or of the error.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
   const bool lost_another =
-      !result && (result.error().code == ErrorCode::kTimeout || result.error().code == ErrorCode::kPeerLost);
+      !result && (result.error().code == ErrorCode::kTimeout || result.error().code == ErrorCode::kPeerLost ||
+                  result.error().code == ErrorCode::kAborted);
   std::string own = result ? "+" : lost_another ? fmt::format("?{}|", result.error().rank) : "!";
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
   if (!result && !lost_another) return result.error();
-  if (!blobs) return lost_another && !explains(blobs.error(), result.error()) ? result.error() : blobs.error();
+  if (!blobs) return lost_another ? after_failed_round(blobs.error(), result.error()) : blobs.error();
   // The fault of a rank has priority over the reports of the ranks that missed it.
   for (const char mark : {'!', '?'}) {
     if (mark == '?' && !result) return result.error();

@@ -98,8 +98,8 @@ class Gather {
 // A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors:
 // - The error of the step on this rank, if the fault is this rank's own.
 // - The error of the round, if the round failed. If the step on this rank has lost another rank (kPeerLost), or waited
-//   for it in vain (kTimeout), only an error of the round that explains this: the rank that the step lost has often
-//   ended only because of the first failure.
+//   for it in vain (kTimeout), the error of the round replaces that of the step only if it names the cause: the rank
+//   that the step lost has often ended only because of the first failure.
 // - kSystem with the message of the first rank with a fault of its own, which it names.
 // - If ranks have only lost other ranks or waited for them in vain: the error of the step on this rank or, if it
 //   succeeded, kSystem with the message of the first such rank. It names the rank that was missing.

@@ -117,7 +117,7 @@ TEST(RendezvousServer, ARankKnowsBetweenRoundsThatAnotherHasFailed) {
       ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
       if (way == Way::kSucceeds) (*bootstrap)->set_succeeded();
     };
-    std::thread other([&] {
+    std::jthread other([&] {
       leave();
       has_left = true;
     });
@@ -125,6 +125,7 @@ TEST(RendezvousServer, ARankKnowsBetweenRoundsThatAnotherHasFailed) {
     ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
     if (way == Way::kSucceeds) {
       EXPECT_TRUE(eventually([&] { return has_left.load(); }));
+      EXPECT_FALSE((*bootstrap)->has_failed());
     } else {
       EXPECT_TRUE(eventually([&] { return (*bootstrap)->has_failed(); }));
     }
@@ -136,7 +137,6 @@ TEST(RendezvousServer, ARankKnowsBetweenRoundsThatAnotherHasFailed) {
     expect_words(blobs.error(), way == Way::kSucceeds ? "rank 1 left set-up before the others"
                                 : way == Way::kDies   ? "rank 1 ended during set-up"
                                                       : "rank 1 gave up set-up");
-    other.join();
   }
 }
 

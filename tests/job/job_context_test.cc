@@ -172,6 +172,13 @@ TEST(SetUp, TheRoundCountsForMoreThanALostRank) {
               "set-up failed on rank 1: no memory");
     EXPECT_EQ(after(std::vector<std::string>{"?2|x", "?1|x", "+"}, step), step) << "nobody knows more than this rank";
   }
+  // A wait that was ended early says nothing about the rank for which it waited, unless time was over.
+  const Error early = set_up_has_failed(2);
+  EXPECT_EQ(after(cause, early), cause);
+  EXPECT_EQ(after(ended, early), ended);
+  EXPECT_EQ(after(aborted, early), aborted);
+  EXPECT_EQ(after(over, early), error_of(ErrorCode::kTimeout, 2, over.message + "; this rank waited for rank 2"));
+  EXPECT_EQ(after(over, set_up_has_failed(-1)), over);
   const Error nobody = error_of(ErrorCode::kTimeout, -1, "a peer does not receive");
   EXPECT_EQ(after(over, nobody), over);
   EXPECT_EQ(after(ended, nobody), ended);
@@ -189,6 +196,7 @@ Error failure_in_a_job(std::int32_t rank, std::int32_t ranks, std::uint16_t port
   options.ports = {port};
   options.job_id = "job-test";
   options.key = {.key = Key{7}, .kind = wire::KeySource::kGiven, .origin = "the test"};
+  options.timeout_ms = 600'000;  // longer than the test may take
   auto bootstrap = tcp_bootstrap(options);
   if (!bootstrap) return bootstrap.error();
   int rounds = 0;

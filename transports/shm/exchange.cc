@@ -33,8 +33,7 @@ class InProcessWakeReceiver final : public WakeReceiver {
 }  // namespace
 
 Error set_up_has_failed(std::int32_t missing) {
-  return {ErrorCode::kTimeout, ErrorScope::kCommunicator, missing,
-          missing < 0 ? "the set-up has failed" : fmt::format("the set-up has failed, without rank {}", missing)};
+  return {ErrorCode::kAborted, ErrorScope::kCommunicator, missing, "the set-up has failed"};
 }
 
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
