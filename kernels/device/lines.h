@@ -184,8 +184,8 @@ TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std
 }
 
 // run_ll() is inlined if that needs no more registers than a thread has. For sm_100 and sm_120, nvcc 13.0 would spill
-// about 6 KB of them, so there it is a separate function for each element type, which spills almost nothing
-// (tests/device/ptx/budgets.py).
+// about 6 KB of them, so there it is a separate function for each element type, which spills a few hundred
+// bytes (tests/device/ptx/budgets.py).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define TUTTI_DEVICE_LL TUTTI_DEVICE_APART
 #else

@@ -286,7 +286,7 @@ class Bench:
                 outcome.unnamed.append(f"rank {rank.number}, victim {victim.number}: {code} {named_rank} {message}")
         for rank in ranks:
             status = rank.end(END_S if rank in watched else 0)
-            if status == -signal.SIGABRT and UCX_ASSERTION.search(rank.stderr_text):
+            if rank is victim and world == "ucx" and status == -signal.SIGABRT and UCX_ASSERTION.search(rank.stderr_text):
                 outcome.by_ucx += 1
             elif rank in watched and status not in (0, 1) and not (rank is victim and fault == "memory"):
                 outcome.left.append(f"rank {rank.number} ended with status {status}: {rank.stderr_text[-300:]}")
