@@ -9,20 +9,23 @@
 namespace tutti {
 namespace {
 
-// The error of a rank that has lost another rank in a step (kPeerLost), has waited for it in vain (kTimeout), or has
-// ended the wait early (kAborted, set_up_has_failed()), after a round that has failed with the error `round`.
+// The error of a rank whose step has failed with the error `step` because of another rank, after a round that has
+// failed with the error `round`. The step has lost the other rank (kPeerLost), has waited for it in vain (kTimeout), or
+// has ended the wait early because the set-up has failed (kAborted, see gather_or_fail()).
 //
 // A round learns of a rank that has ended or failed before another rank can end because of that, so its error names the
 // cause. But if it only reports that time is over, it does not know which of the silent ranks is late, and which ones
 // wait for it. The step does.
 Error after_failed_round(const Error& round, const Error& step) {
-  const bool early = step.code == ErrorCode::kAborted;
-  if (round.code == ErrorCode::kTimeout && step.rank >= 0) {
-    if (!early) return step;
-    return {round.code, round.scope, step.rank,
-            fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
+  const bool over = round.code == ErrorCode::kTimeout;
+  const bool names_cause = !over && (round.rank >= 0 || round.code == ErrorCode::kAborted);
+  if (names_cause || step.rank < 0) return round;
+  if (step.code != ErrorCode::kAborted) {
+    return {step.code, step.scope, step.rank, fmt::format("{}; {}", step.message, round.message)};
   }
-  return early || round.rank >= 0 || step.rank < 0 || round.code == ErrorCode::kAborted ? round : step;
+  if (!over) return round;
+  return {round.code, round.scope, step.rank,
+          fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
 }
 
 }  // namespace

@@ -95,14 +95,17 @@ class Gather {
   std::function<bool()> has_failed_;
 };
 
-// A round after a step that may have failed on this rank. Sends the text of `result`, or its error. Errors:
+// A round after a step that may have failed on this rank. Sends the text of `result`, which the step has returned, or
+// its error. Three codes mean that the fault is another rank's, or nobody's: kPeerLost (the step has lost another
+// rank), kTimeout (it has waited for another rank in vain) and kAborted (it has ended a wait early, because
+// gather.has_failed() returned true). No step may use them for a fault of this rank. Errors:
 // - The error of the step on this rank, if the fault is this rank's own.
-// - The error of the round, if the round failed. If the step on this rank has lost another rank (kPeerLost), or waited
-//   for it in vain (kTimeout), the error of the round replaces that of the step only if it names the cause: the rank
-//   that the step lost has often ended only because of the first failure.
-// - kSystem with the message of the first rank with a fault of its own, which it names.
+// - The error of the round, if the round failed. But if the step has one of the three codes and names a rank, and the
+//   error of the round does not name the cause (it has no rank, or is kTimeout), the error names the rank of the step,
+//   and the message contains that of the round. After kAborted this is so only for kTimeout.
+// - kSystem, with the message of the first rank that has a fault of its own. The error names that rank.
 // - If ranks have only lost other ranks or waited for them in vain: the error of the step on this rank or, if it
-//   succeeded, kSystem with the message of the first such rank. It names the rank that was missing.
+//   succeeded, kSystem with the message of the first such rank. The error names the rank that was missing.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
 // Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The

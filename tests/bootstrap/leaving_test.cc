@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -16,8 +15,6 @@
 
 namespace tutti::test {
 namespace {
-
-using std::chrono::milliseconds;
 
 void expect_rank_2_ended(const Error& error) {
   EXPECT_EQ(error.code, ErrorCode::kPeerLost) << to_string(error);
@@ -66,28 +63,26 @@ TEST(RendezvousServer, ARankThatDiesBetweenRoundsIsNamedToAll) {
   });
 }
 
-// Rank 0 has the server and leaves without waiting for the others, which are slow. A rank that leaves must be named
-// even if a stopped rank keeps its connection open.
+// The rank that leaves has destroyed its Bootstrap before the others begin the next round. If it is rank 0, its server
+// must still answer them then: rank 0 does not wait for slow ranks, and its server does not need it.
 TEST(RendezvousServer, ARankThatLeavesBetweenRoundsIsNamed) {
   for (const std::int32_t leaver : {0, 1}) {
     const std::uint16_t port = free_port();
-    std::atomic<std::int64_t> left_after_ms = -1;
+    std::atomic<bool> has_left = false;
     on_ranks(up_to(3), [&](std::int32_t rank) {
       auto bootstrap = tcp_bootstrap(job(rank, 3, port));
       ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
-      const auto start = std::chrono::steady_clock::now();
       if (rank == leaver) {
         (*bootstrap)->set_succeeded();
         bootstrap->reset();
-        left_after_ms = (std::chrono::steady_clock::now() - start) / milliseconds(1);
+        has_left = true;
         return;
       }
-      EXPECT_TRUE(eventually([&] { return left_after_ms >= 0; }));
+      EXPECT_TRUE(eventually([&] { return has_left.load(); }));
       const auto blobs = (*bootstrap)->all_gather("x");
       ASSERT_FALSE(blobs.ok());
       expect_words(blobs.error(), "rank " + std::to_string(leaver) + " left set-up before the others");
     });
-    EXPECT_LT(left_after_ms, 1500) << "rank 0 waited for slow ranks";
   }
 }
 

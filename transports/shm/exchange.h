@@ -124,9 +124,9 @@ Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32
                                           Clock& clock, std::int64_t deadline_ns,
                                           const std::function<bool()>& has_failed = nullptr);
 
-// The error (kAborted) of a wait that was ended early, because the next round of set-up will fail. It names the rank
-// for which this rank waited, or -1. That is no sign of a fault of that rank: gather_or_fail() replaces this error by
-// one with the reason.
+// The error (kAborted) of a wait that was ended early, because `has_failed` returned true. It names the rank for which
+// this rank waited, or -1. That is no sign of a fault of that rank: the caller must replace this error by the reason
+// why the set-up has failed.
 Error set_up_has_failed(std::int32_t missing);
 
 // A subset of the peers of `parent`, with numbers of its own: rank i of the new communicator is peer members[i] of
