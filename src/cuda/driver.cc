@@ -190,12 +190,6 @@ const Driver* Driver::loaded() {
   return nullptr;
 }
 
-Status Driver::require(int version, std::string_view what) const {
-  if (version_ >= version) return {};
-  return unsupported(fmt::format("{} needs a CUDA driver {} or newer, and this one is {}: update the driver; {}", what,
-                                 version_text(version), version_text(version_), kHostWorks));
-}
-
 Result<int> Driver::device_count() const {
   int count = 0;
   TUTTI_TRY(check(api_.device_get_count(&count), "cuDeviceGetCount"));

@@ -34,10 +34,6 @@ class Driver {
   const DriverApi& api() const { return api_; }
   int version() const { return version_; }  // for example 13020 for CUDA 13.2
 
-  // Checks the version. Errors (kUnsupported): the driver is older than `version`. `what` is the subject of the
-  // message, the part that needs this version, for example "the device code".
-  Status require(int version, std::string_view what) const;
-
   Result<int> device_count() const;
 
   // Turns a result of the driver into a Status. `call` is the beginning of an error message: the driver function and

@@ -122,8 +122,6 @@ struct DriverApi {
   CUresult (*ipc_get_mem_handle)(CUipcMemHandle* handle, CUdeviceptr address) = nullptr;
   CUresult (*ipc_open_mem_handle)(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) = nullptr;
   CUresult (*ipc_close_mem_handle)(CUdeviceptr address) = nullptr;
-  CUresult (*ipc_get_event_handle)(CUipcEventHandle* handle, CUevent event) = nullptr;
-  CUresult (*ipc_open_event_handle)(CUevent* event, CUipcEventHandle handle) = nullptr;
 
   // Virtual memory: physical memory and address ranges are allocated separately, and then mapped.
   CUresult (*mem_get_allocation_granularity)(std::size_t* bytes, const CUmemAllocationProp* properties,
@@ -261,8 +259,6 @@ void visit_handles(Api& api, Visitor& visit) {
   visit("cuIpcGetMemHandle", 4010, api.ipc_get_mem_handle);
   visit("cuIpcOpenMemHandle", 11000, api.ipc_open_mem_handle);
   visit("cuIpcCloseMemHandle", 4010, api.ipc_close_mem_handle);
-  visit("cuIpcGetEventHandle", 4010, api.ipc_get_event_handle);
-  visit("cuIpcOpenEventHandle", 4010, api.ipc_open_event_handle);
 }
 
 template <class Api, class Visitor>

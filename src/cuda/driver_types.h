@@ -108,7 +108,6 @@ enum class DeviceAttribute : std::int32_t {
   kGpuDirectRdmaSupported = 116,
   kCan64BitStreamMemOps = 122,
   kDmaBufSupported = 124,
-  kIpcEventSupported = 125,
   kMulticastSupported = 132,
 };
 
@@ -157,7 +156,6 @@ inline constexpr std::uintptr_t kPerThreadStream = 2;
 inline constexpr unsigned kEventDefault = 0;
 inline constexpr unsigned kEventBlockingSync = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr unsigned kEventInterprocess = 4;  // needs kEventDisableTiming
 // A flag for recording an event and for waiting for one, not for creating one: in a graph capture, the record or the
 // wait becomes a node of the graph instead of a dependency.
 inline constexpr unsigned kEventExternal = 1;
@@ -186,11 +184,7 @@ struct CUipcMemHandle {
   bool operator==(const CUipcMemHandle&) const = default;
 };
 
-struct CUipcEventHandle {
-  std::array<std::byte, 64> reserved{};
-  bool operator==(const CUipcEventHandle&) const = default;
-};
-static_assert(sizeof(CUuuid) == 16 && sizeof(CUipcMemHandle) == 64 && sizeof(CUipcEventHandle) == 64);
+static_assert(sizeof(CUuuid) == 16 && sizeof(CUipcMemHandle) == 64);
 
 enum class MemLocationType : std::int32_t { kInvalid = 0, kDevice = 1 };
 enum class MemAllocationType : std::int32_t { kInvalid = 0, kPinned = 1 };

@@ -124,14 +124,6 @@ Result<Event> Event::create(const Driver& driver, EventOptions options) {
   return Event({driver, *context, event});
 }
 
-Result<Event> Event::open(const Driver& driver, const CUipcEventHandle& handle) {
-  auto context = context_for(driver, "cuIpcOpenEventHandle");
-  TUTTI_TRY(context);
-  CUevent event = nullptr;
-  TUTTI_TRY(driver.check(driver.api().ipc_open_event_handle(&event, handle), "cuIpcOpenEventHandle"));
-  return Event({driver, *context, event});
-}
-
 Status Event::record(CUstream stream) const {
   return owned_.driver().check(owned_.driver().api().event_record(handle(), stream), "cuEventRecord");
 }
@@ -145,13 +137,6 @@ Result<bool> Event::finished() const {
 
 Status Event::synchronize() const {
   return owned_.driver().check(owned_.driver().api().event_synchronize(handle()), "cuEventSynchronize");
-}
-
-Result<CUipcEventHandle> Event::share() const {
-  CUipcEventHandle shared;
-  TUTTI_TRY(owned_.driver().check(owned_.driver().api().ipc_get_event_handle(&shared, handle()),
-                                  "cuIpcGetEventHandle (the event must be interprocess)"));
-  return shared;
 }
 
 Result<double> elapsed_ms(const Driver& driver, const Event& start, const Event& end) {

@@ -145,13 +145,11 @@ struct EventOptions {
 class Event {
  public:
   static Result<Event> create(const Driver& driver, EventOptions options = {});
-  static Result<Event> open(const Driver& driver, const CUipcEventHandle& handle);  // opens an event of another process
 
   CUevent handle() const { return owned_.handle(); }
   Status record(CUstream stream) const;
   Result<bool> finished() const;  // also true if the event was never recorded
   Status synchronize() const;     // blocks until the event has happened; has no deadline, unlike polling finished()
-  Result<CUipcEventHandle> share() const;
 
  private:
   explicit Event(detail::Owned<CUevent, &DriverApi::event_destroy> owned) : owned_(std::move(owned)) {}

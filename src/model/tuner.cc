@@ -94,11 +94,7 @@ Result<Tuner> Tuner::create(const TunerOptions& options) {
   auto network = Network::create(host_cluster(parameters, options.ranks / each, each));
   if (!network) return network.error();
   const bool sockets = !options.memory || options.ranks > each;
-  return Tuner(std::move(parameters), *std::move(network), sockets ? Rank::kThreadWithSockets : Rank::kThread);
-}
-
-Result<Tuner> Tuner::create(const Parameters& parameters, const Network& network) {
-  return Tuner(parameters, network, Rank::kBlocks);
+  return Tuner(std::move(parameters), *std::move(network), sockets);
 }
 
 double Tuner::crowd() const {
@@ -131,7 +127,7 @@ double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Par
           }
         };
         ends(channel.sends(step), 1);
-        if (rank_ == Rank::kThreadWithSockets) ends(channel.receives(step), kReadOverWrite);
+        if (with_sockets_) ends(channel.receives(step), kReadOverWrite);
       }
     }
     return sum;
@@ -152,7 +148,6 @@ double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Par
 Result<double> Tuner::by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   auto simulated = simulate(generator, bytes, network_, parameters, {.model = SimulationModel::kSweep});
   if (!simulated) return simulated.error();
-  if (rank_ == Rank::kBlocks) return simulated->time_us;
   const double alone_us =
       parameters.launch_us + std::max(simulated->time_us - parameters.launch_us, work_us(generator, bytes, parameters));
   if (crowd() <= 1) return alone_us;

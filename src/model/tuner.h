@@ -77,12 +77,9 @@ inline constexpr std::uint64_t kLeastChunkBytes = 4096;
 
 class Tuner {
  public:
-  // For calls on the host. Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have
+  // Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have
   // different numbers of ranks, or if ranks are not numbered machine by machine; those of Network::create().
   static Result<Tuner> create(const TunerOptions& options);
-  // For a network that the caller has created, with GPUs as ranks: each channel of a rank runs in a thread block of
-  // its own, so the work of the channels is not added up. Never fails.
-  static Result<Tuner> create(const Parameters& parameters, const Network& network);
 
   // `bytes` is the length of one block of the call. Errors: those of find_generator() and simulate(); kUnsupported
   // if the candidate needs system calls that the parameters say are not possible, or if the predicted time is not
@@ -95,12 +92,8 @@ class Tuner {
   const Parameters& parameters() const { return parameters_; }
 
  private:
-  // How a rank executes its channels. kBlocks: each by a thread block of a GPU, all in parallel. kThread: all by
-  // one thread, one after the other. kThreadWithSockets: as kThread, and the thread also reads messages from
-  // sockets, which takes time.
-  enum class Rank : std::uint8_t { kBlocks, kThread, kThreadWithSockets };
-  Tuner(Parameters parameters, Network network, Rank rank)
-      : parameters_(std::move(parameters)), network_(std::move(network)), rank_(rank) {}
+  Tuner(Parameters parameters, Network network, bool with_sockets)
+      : parameters_(std::move(parameters)), network_(std::move(network)), with_sockets_(with_sockets) {}
   // number of ranks of one machine for each of its cores, at least 1; 1 if the number of cores is unlimited
   double crowd() const;
   // Both functions predict kByMessages. `parameters` are those of the tuner, except that slot_bytes is the length
@@ -112,7 +105,8 @@ class Tuner {
 
   Parameters parameters_;
   Network network_;
-  Rank rank_;
+  // True if the thread of a rank also reads messages from sockets, which takes time.
+  bool with_sockets_;
 };
 
 std::string_view to_string(ExecutionMethod way);  // "messages", "mailboxes", "memory", "attached"

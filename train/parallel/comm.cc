@@ -140,12 +140,6 @@ void Comm::broadcast(Tensor& values, std::int32_t root) {
                          options_of(values)));
 }
 
-void Comm::barrier() {
-  if (size() == 1) return;
-  const ExposedTimer timer(*time_);
-  check(comm_->barrier());
-}
-
 void Comm::all_gather(const Tensor& shard, Tensor& all) { start_all_gather(shard, all).wait(); }
 
 Pending Comm::start_all_reduce(const Tensor& values) {
@@ -184,7 +178,6 @@ Pending Comm::start_reduce_scatter(const Tensor& all, const Tensor& shard) {
                all, shard);
 }
 
-void Comm::send(const Tensor& values, std::int32_t peer) { start_send(values, peer).wait(); }
 void Comm::receive(Tensor& values, std::int32_t peer) { start_receive(values, peer).wait(); }
 
 Pending Comm::start_send(const Tensor& values, std::int32_t peer) {

@@ -90,14 +90,12 @@ class Comm {
 
   void all_reduce(Tensor& values, ReduceOp op = ReduceOp::kSum);
   void broadcast(Tensor& values, std::int32_t root);
-  void barrier();
   // shard: [n] on every rank -> all: [size * n]
   void all_gather(const Tensor& shard, Tensor& all);
   Pending start_all_reduce(const Tensor& values);
   Pending start_all_gather(const Tensor& shard, const Tensor& all);
   // all: [size * n] -> shard: [n], this rank's part of the sum over ranks
   Pending start_reduce_scatter(const Tensor& all, const Tensor& shard);
-  void send(const Tensor& values, std::int32_t peer);
   void receive(Tensor& values, std::int32_t peer);
   Pending start_send(const Tensor& values, std::int32_t peer);
   Pending start_receive(const Tensor& values, std::int32_t peer);

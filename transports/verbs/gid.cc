@@ -38,15 +38,6 @@ std::string text_of(const Gid& gid) {
   return inet_ntop(AF_INET6, gid.data(), text.data(), text.size()) != nullptr ? text.data() : "?";
 }
 
-std::string_view to_string(GidType type) {
-  switch (type) {
-    case GidType::kInfiniBand: return "InfiniBand";
-    case GidType::kRoceV1: return "RoCE v1";
-    case GidType::kRoceV2: return "RoCE v2";
-  }
-  return "";
-}
-
 std::optional<GidChoice> choose_gid(const std::vector<GidEntry>& entries, bool ethernet,
                                     std::optional<std::int32_t> wanted, std::string& reason) {
   if (wanted) {

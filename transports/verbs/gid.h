@@ -31,7 +31,6 @@ bool is_zero(const Gid& gid);
 bool is_ipv4(const Gid& gid);        // ::ffff:a.b.c.d
 bool is_link_local(const Gid& gid);  // fe80::/10
 std::string text_of(const Gid& gid);
-std::string_view to_string(GidType type);
 
 // `entries`: the GIDs of one port that are in use. `ethernet`: true for a RoCE port, false for an InfiniBand port.
 // `wanted`: the index that the user has configured with TUTTI_RDMA_GID_INDEX, if any. The order of preference is:

@@ -118,10 +118,6 @@ Memory::~Memory() {
   if (fd >= 0) close(fd);
 }
 
-Event::~Event() {
-  if (fd >= 0) close(fd);
-}
-
 std::shared_ptr<Memory> DriverState::find_memory(CUdeviceptr address, std::size_t bytes) const {
   auto found = memory.upper_bound(address);
   if (found == memory.begin()) return nullptr;

@@ -138,7 +138,7 @@ struct Stream {
   bool legacy = false;
 };
 
-// The part of an event that several processes can share. Each recording of the event has a number, 1 for the first one.
+// The part of an event that waiting streams share. Each recording of the event has a number, 1 for the first one.
 // The event is complete if `completed` has reached `recorded`.
 struct EventState {
   std::atomic<std::uint64_t> recorded{0};
@@ -150,14 +150,8 @@ struct Event {
   std::shared_ptr<Context> context;
   unsigned flags = 0;
   std::shared_ptr<EventState> state;
-  int fd = -1;
-  bool opened = false;
   std::shared_ptr<Capture> capture{};  // the capture of the last recording; null if that was not in a capture
   std::vector<std::size_t> nodes{};
-  Event() = default;
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event();
 };
 
 struct Module {

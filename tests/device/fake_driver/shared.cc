@@ -1,6 +1,6 @@
-// CUDA IPC: memory and events of other processes. A handle contains a process id and a file descriptor of that process.
+// CUDA IPC: memory of other processes. A handle contains a process id and a file descriptor of that process.
 // The file is opened through /proc, so sharing really works between processes, as long as the owner is running and has
-// not freed the memory or destroyed the event.
+// not freed the memory.
 #include "shared.h"
 
 #include <fcntl.h>
@@ -9,17 +9,17 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <new>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
+#include "driver_state.h"
 #include "hooks.h"
 
 namespace tutti::cuda::fake {
 namespace {
 
 constexpr std::uint64_t kMemoryMagic = 0x46414B454D454D31;
-constexpr std::uint64_t kEventMagic = 0x46414B4545565431;
 constexpr std::size_t kPage = 4096;
 
 // The contents of a CUipcMemHandle.
@@ -36,14 +36,6 @@ struct MemoryHandleData {
 };
 static_assert(sizeof(MemoryHandleData) == 56);
 
-// The contents of a CUipcEventHandle.
-struct EventHandleData {
-  std::uint64_t magic = kEventMagic;
-  std::uint64_t inode = 0;
-  std::int32_t owner = 0;
-  std::int32_t fd = 0;
-};
-
 template <class Handle, class HandleData>
 Handle pack(const HandleData& handle_data) {
   static_assert(sizeof(HandleData) <= sizeof(Handle) && std::is_trivially_copyable_v<HandleData>);
@@ -57,14 +49,6 @@ HandleData unpack(const Handle& handle) {
   HandleData handle_data;
   std::memcpy(&handle_data, handle.reserved.data(), sizeof(handle_data));
   return handle_data;
-}
-
-std::shared_ptr<EventState> map_state(int fd, bool fresh) {
-  void* mapping = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (mapping == MAP_FAILED) return nullptr;
-  // The state is in the shared page. Only the process that made the event constructs it.
-  auto* state = fresh ? new (mapping) EventState : std::launder(static_cast<EventState*>(mapping));
-  return {state, [mapping](EventState*) { munmap(mapping, kPage); }};
 }
 
 CUresult ipc_get_mem_handle(CUipcMemHandle* out, CUdeviceptr address) {
@@ -153,45 +137,7 @@ CUresult ipc_close_mem_handle(CUdeviceptr address) {
   return CUresult::kSuccess;
 }
 
-CUresult ipc_get_event_handle(CUipcEventHandle* out, CUevent handle) {
-  if (out == nullptr) return CUresult::kInvalidValue;
-  const std::lock_guard lock(driver_state().mutex);
-  std::shared_ptr<Event> event;
-  if (const CUresult result = find_event(handle, event); result != CUresult::kSuccess) return result;
-  if ((event->flags & kEventInterprocess) == 0 || event->opened) return CUresult::kInvalidHandle;
-  EventHandleData handle_data;
-  handle_data.inode = inode_of(event->fd);
-  handle_data.owner = getpid();
-  handle_data.fd = event->fd;
-  *out = pack<CUipcEventHandle>(handle_data);
-  return CUresult::kSuccess;
-}
-
-CUresult ipc_open_event_handle(CUevent* out, CUipcEventHandle handle) {
-  if (out == nullptr) return CUresult::kInvalidValue;
-  DriverState& own = driver_state();
-  const std::lock_guard lock(own.mutex);
-  auto event = std::make_shared<Event>();
-  if (const CUresult result = current_context(event->context); result != CUresult::kSuccess) return result;
-  const auto handle_data = unpack<EventHandleData>(handle);
-  if (handle_data.magic != kEventMagic) return CUresult::kInvalidHandle;
-  if (handle_data.owner == getpid()) return CUresult::kInvalidContext;
-  event->fd = open_file_of(handle_data.owner, handle_data.fd, handle_data.inode);
-  if (event->fd >= 0) event->state = map_state(event->fd, false);
-  if (event->state == nullptr) return CUresult::kMapFailed;
-  event->flags = kEventInterprocess | kEventDisableTiming;
-  event->opened = true;
-  *out = as_handle<CUevent>(own.events.add(std::move(event)));
-  return CUresult::kSuccess;
-}
-
 }  // namespace
-
-std::shared_ptr<EventState> make_shared_state(int& fd) {
-  fd = memfd_create("fake-cuda-event", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, kPage) != 0) return nullptr;
-  return map_state(fd, true);
-}
 
 std::uint64_t inode_of(int fd) {
   struct stat about {};
@@ -211,8 +157,6 @@ void bind_shared(DriverApi& api) {
   bind<&ipc_get_mem_handle>(api.ipc_get_mem_handle);
   bind<&ipc_open_mem_handle>(api.ipc_open_mem_handle);
   bind<&ipc_close_mem_handle>(api.ipc_close_mem_handle);
-  bind<&ipc_get_event_handle>(api.ipc_get_event_handle);
-  bind<&ipc_open_event_handle>(api.ipc_open_event_handle);
 }
 
 }  // namespace tutti::cuda::fake

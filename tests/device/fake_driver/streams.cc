@@ -144,17 +144,14 @@ CUresult stream_wait_event(CUstream stream_handle, CUevent event_handle, unsigne
 }
 
 CUresult event_create(CUevent* out, unsigned flags) {
-  constexpr unsigned kKnown = 7;
+  constexpr unsigned kKnown = kEventBlockingSync | kEventDisableTiming;
   if (out == nullptr || (flags & ~kKnown) != 0) return CUresult::kInvalidValue;
-  const bool interprocess = (flags & kEventInterprocess) != 0;
-  if (interprocess && (flags & kEventDisableTiming) == 0) return CUresult::kInvalidValue;
   DriverState& own = driver_state();
   const std::lock_guard lock(own.mutex);
   auto event = std::make_shared<Event>();
   if (const CUresult result = current_context(event->context); result != CUresult::kSuccess) return result;
   event->flags = flags;
-  event->state = interprocess ? make_shared_state(event->fd) : std::make_shared<EventState>();
-  if (event->state == nullptr) return CUresult::kOperatingSystem;
+  event->state = std::make_shared<EventState>();
   *out = as_handle<CUevent>(own.events.add(std::move(event)));
   return CUresult::kSuccess;
 }

@@ -129,8 +129,6 @@ static_assert(same_call<decltype(DriverApi::graph_destroy), decltype(&::cuGraphD
 static_assert(same_call<decltype(DriverApi::ipc_get_mem_handle), decltype(&::cuIpcGetMemHandle)>());
 static_assert(same_call<decltype(DriverApi::ipc_open_mem_handle), decltype(&::cuIpcOpenMemHandle)>());
 static_assert(same_call<decltype(DriverApi::ipc_close_mem_handle), decltype(&::cuIpcCloseMemHandle)>());
-static_assert(same_call<decltype(DriverApi::ipc_get_event_handle), decltype(&::cuIpcGetEventHandle)>());
-static_assert(same_call<decltype(DriverApi::ipc_open_event_handle), decltype(&::cuIpcOpenEventHandle)>());
 static_assert(
     same_call<decltype(DriverApi::mem_get_allocation_granularity), decltype(&::cuMemGetAllocationGranularity)>());
 static_assert(same_call<decltype(DriverApi::mem_create), decltype(&::cuMemCreate)>());
@@ -251,7 +249,6 @@ static_assert(same_value(DeviceAttribute::kGpuDirectRdmaWithVirtualMemorySupport
 static_assert(same_value(DeviceAttribute::kGpuDirectRdmaSupported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
 static_assert(same_value(DeviceAttribute::kCan64BitStreamMemOps, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS));
 static_assert(same_value(DeviceAttribute::kDmaBufSupported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
-static_assert(same_value(DeviceAttribute::kIpcEventSupported, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED));
 static_assert(same_value(DeviceAttribute::kMulticastSupported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED));
 static_assert(same_value(PointerAttribute::kContext, CU_POINTER_ATTRIBUTE_CONTEXT));
 static_assert(same_value(PointerAttribute::kMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE));
@@ -300,7 +297,6 @@ static_assert(same_value(kStreamNonBlocking, CU_STREAM_NON_BLOCKING));
 static_assert(same_value(kEventDefault, CU_EVENT_DEFAULT));
 static_assert(same_value(kEventBlockingSync, CU_EVENT_BLOCKING_SYNC));
 static_assert(same_value(kEventDisableTiming, CU_EVENT_DISABLE_TIMING));
-static_assert(same_value(kEventInterprocess, CU_EVENT_INTERPROCESS));
 static_assert(same_value(kEventExternal, CU_EVENT_RECORD_EXTERNAL));
 static_assert(same_value(kEventExternal, CU_EVENT_WAIT_EXTERNAL));
 static_assert(same_value(kWaitGreaterEqual, CU_STREAM_WAIT_VALUE_GEQ));

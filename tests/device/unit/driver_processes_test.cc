@@ -1,4 +1,4 @@
-// Tests of several processes with the fake driver: memory and events of one process are used by another, and a forked
+// Tests of several processes with the fake driver: memory of one process is used by another, and a forked
 // process gets an error. The parent of the processes must not call the driver, because a forked child cannot use a
 // driver that its parent has initialized.
 #include <optional>
@@ -68,45 +68,6 @@ TEST(CudaProcesses, AHandleOfMemoryThatIsGoneIsRefused) {
     channel.send('x');
   };
   run_two([&](ProcessChannel channel) { owner(channel); }, [&](ProcessChannel channel) { user(channel); });
-}
-
-TEST(CudaProcesses, AStreamWaitsForTheOthersEvent) {
-  const auto recorder = [](ProcessChannel channel) {
-    const DeviceSession own = DeviceSession::on(0);
-    const auto memory = DeviceMemory::allocate(own.driver, 8).value();
-    const auto stream = Stream::create(own.driver).value();
-    const auto event = Event::create(own.driver, {.flags = kEventInterprocess | kEventDisableTiming}).value();
-    must(!Event::create(own.driver).value().share().ok());  // not created for use between processes
-    must(own.api.memset_d8_async(memory.address(), 0, 8, stream.handle()) == CUresult::kSuccess);
-    Gate gate;
-    gate.put(own.api, stream.handle());
-    must(own.api.memset_d8_async(memory.address(), 9, 1, stream.handle()) == CUresult::kSuccess);
-    must(event.record(stream.handle()).ok());
-    channel.send(memory.share().value());
-    channel.send(event.share().value());
-    channel.receive<char>();  // the other process waits for the event now
-    gate.open();
-    channel.receive<char>();
-    must(stream.synchronize().ok());
-  };
-  const auto waiter = [](ProcessChannel channel) {
-    const DeviceSession own = DeviceSession::on(0);
-    {
-      const auto memory = PeerMemory::open(own.driver, channel.receive<CUipcMemHandle>()).value();
-      const auto event = Event::open(own.driver, channel.receive<CUipcEventHandle>()).value();
-      const auto stream = Stream::create(own.driver).value();
-      const auto pinned = PinnedMemory::allocate(own.driver, 1).value();
-      must(stream.wait(event).ok());
-      must(own.api.memcpy_dtoh_async(pinned.bytes().data(), memory.address(), 1, stream.handle()) ==
-           CUresult::kSuccess);
-      must(!stream.finished().value() && !event.finished().value());
-      channel.send('x');
-      must(stream.synchronize().ok());
-      must(pinned.bytes()[0] == std::byte{9});
-    }
-    channel.send('x');
-  };
-  run_two([&](ProcessChannel channel) { recorder(channel); }, [&](ProcessChannel channel) { waiter(channel); });
 }
 
 TEST(CudaProcesses, PhysicalMemoryTravelsAsADescriptor) {

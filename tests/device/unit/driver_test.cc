@@ -28,15 +28,6 @@ TEST_F(DriverTest, HasEveryFunctionOfTheTable) {
   EXPECT_EQ(functions * sizeof(void*), sizeof(DriverApi));  // for_each_function() visits every member
 }
 
-TEST_F(DriverTest, SaysWhichVersionIsNeeded) {
-  EXPECT_TRUE(driver().require(13000, "the device code").ok());
-  const Status status = driver().require(13020, "the device code");
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(status.error().message,
-              HasSubstr("the device code needs a CUDA driver 13.2 or newer, and this one is 13.0"));
-}
-
 TEST_F(DriverTest, ErrorsNameTheCallAndTheDriversWord) {
   EXPECT_TRUE(driver().check(CUresult::kSuccess, "cuMemAlloc").ok());
   const Status status = driver().check(CUresult::kOutOfMemory, "cuMemAlloc of 64 bytes");

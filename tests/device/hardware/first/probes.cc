@@ -66,7 +66,6 @@ int machine() {
       {"handles of memory as files", cuda::DeviceAttribute::kPosixFdHandleSupported},
       {"GPUDirect RDMA", cuda::DeviceAttribute::kGpuDirectRdmaSupported},
       {"dma-buf", cuda::DeviceAttribute::kDmaBufSupported},
-      {"events between processes", cuda::DeviceAttribute::kIpcEventSupported},
       {"multicast", cuda::DeviceAttribute::kMulticastSupported},
   }};
   for (const auto& [name, attribute] : attributes) {
