@@ -2,7 +2,7 @@
 // bytes per buffer). Counters:
 //   GBps         bytes that the kernel loads and stores, in 1e9 bytes per second
 //   memcpy_GBps  the same for a memcpy from the first half to the second half of the memory of these buffers. It runs
-//                in turn with the kernel, and moves as many bytes with the same share of them in each cache
+//                in turn with the kernel, and moves as many bytes with about the same share of them in each cache
 //   ratio        GBps / memcpy_GBps
 // The counters do not include reading a cache line before it is overwritten, which a memcpy of this size may avoid.
 #include <benchmark/benchmark.h>

@@ -1,11 +1,12 @@
 // Benchmark of the flight recorder: the time that it adds to an operation, in ns of processor time of this thread, so
 // that other programs on the machine do not change the result:
-//   read_ticks   reading the processor's time-stamp counter once, for comparison
+//   read_ticks   reading once the clock that the recorder uses, for comparison: the processor's time-stamp counter or,
+//                if that has no constant rate, CLOCK_MONOTONIC
 //   short_call   a call through mailboxes or mapped memory: writes its tag and its start. The end time is taken from
 //                the wait, if there was one
 //   long_call    any other call: reads the clock at its start and its end
 //   transfers    an exchange: also writes bytes and peer
-//   wait         the record that a waiting rank writes every 50 ms
+//   wait         the record that a waiting rank writes at most once every kWaitEveryNs (job/recorder.h)
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

@@ -303,8 +303,8 @@ void tutti_ping_pong(benchmark::State& state) {
 constexpr std::int64_t kKiB = 1024;
 constexpr auto kUnit = benchmark::kMillisecond;
 
-// They run in this order. Those of the transport follow at once those of the plain program, so that the load of the
-// machine differs little between them.
+// The benchmarks run in this order. Those of the transport follow at once those of the plain program, so that the load
+// of the machine differs little between them.
 BENCHMARK(plain_stream)
     ->Name("plain/call_sockets_buffer")
     ->Unit(kUnit)

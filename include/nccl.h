@@ -1,6 +1,6 @@
-// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that a program written for
-// NCCL compiles and runs on Tutti without changes. docs/nccl.md describes the effect of every function in Tutti, and
-// the uses that are refused.
+// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that programs written for NCCL
+// compile and run on Tutti without changes, except for the uses that are refused. docs/nccl.md lists these, and
+// describes the effect of every function.
 //
 // The CUDA headers are optional. If <cuda_runtime.h> does not exist, or if NCCL_NO_CUDA or TUTTI_NCCL_NO_CUDA is
 // defined, this header declares cudaStream_t in the same way as CUDA does, and CUDA's own headers may be included after
@@ -62,7 +62,7 @@ typedef struct ncclComm* ncclComm_t;
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 #define NCCL_COMM_NULL NULL
 
-// One rank creates an ncclUniqueId with ncclGetUniqueId(). The program itself distributes it to the other ranks.
+// One process creates an ncclUniqueId with ncclGetUniqueId(). The program itself distributes it to the ranks.
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -118,7 +118,7 @@ typedef struct ncclConfig_v23000 {
   unsigned int magic;
   unsigned int version;
 
-  int blocking;  // 1 (default), or 0: calls may return ncclInProgress; ncclCommGetAsyncError() reports completion
+  int blocking;  // 1 (default) or 0: calls may return ncclInProgress. NCCL_COMM_BLOCKING takes precedence
   int cgaClusterSize;
   int minCTAs;
   int maxCTAs;
@@ -225,7 +225,7 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
 // The last error of this thread or, if this thread has had no error, of this process: cause, rank, peer and remedy. The
-// argument is ignored. The text is valid until this thread calls the function again.
+// argument is ignored. The text is valid until this thread's next call of the library.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
@@ -242,10 +242,10 @@ void pncclResetDebugInit(void)
 #endif
 
 // ---- Communicators: creation ----------------------------------------------------------------------------------------
-// All ranks of the new communicator must make the call, each from its own thread or process, or all inside one group.
-// If a communicator is made from another one (split, shrink, grow), each present rank keeps its device. In the other
-// cases, and for the new ranks of ncclCommGrow(), the current device of the calling thread becomes the rank's device. A
-// rank without a device works on host memory.
+// All ranks of the new communicator make the call, each from its own thread or process, or all inside one group. (One
+// call of ncclCommInitAll() makes all ranks, with the devices of its list.) In a split, shrink or grow, each present
+// rank keeps its device. Otherwise, and for the new ranks of ncclCommGrow(), the current device of the calling thread
+// becomes the rank's device. A rank without a device works on host memory.
 
 // The process that creates the id (usually rank 0) must not exit before the communicator is complete.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
@@ -254,7 +254,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
-// If config is NULL, all settings have their defaults.
+// If config is NULL, the settings are those of the environment or, if a variable is not set, the defaults.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t* config);
 
@@ -265,7 +265,7 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myra
                                        ncclConfig_t* config);
 
 // Creates all ndev ranks by one call of one thread. comm[i] is rank i. Its device is devlist[i], or i if devlist is
-// NULL.
+// NULL. If there is no CUDA driver, no rank has a device.
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
@@ -313,8 +313,9 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 // All ranks make the call, which completes all issued operations. Then comm can only be queried, destroyed or aborted.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
-// Frees the communicator. If it was not finalized, this function finalizes it first; but if it has an error, or was
-// revoked or suspended, or if its creation has not ended, this function aborts it. NULL is ignored.
+// Frees comm. If comm was not finalized, it is finalized first; but if comm has an error, was revoked or suspended, or
+// its creation has not ended or has failed, it is aborted. Refused, instead of finalized, while another function on
+// comm that waits for other ranks (for example ncclCommSplit) runs. NULL is ignored.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
@@ -327,7 +328,7 @@ ncclResult_t pncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
-// flags: NCCL_SUSPEND_MEM. The communicator cannot be used until ncclCommResume().
+// flags: NCCL_SUSPEND_MEM. Until ncclCommResume(), comm can only be queried, revoked, destroyed or aborted.
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
@@ -462,9 +463,9 @@ ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclCo
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 
 // ---- Groups ---------------------------------------------------------------------------------------------------------
-// Each thread has a group of its own. The calls of a thread between ncclGroupStart() and ncclGroupEnd() are collected.
-// Groups may be nested: the outermost ncclGroupEnd() starts all calls together. The calls may belong to several
-// communicators, and may include the creation of communicators.
+// Each thread has a group of its own. Between ncclGroupStart() and ncclGroupEnd(), the thread's collectives, sends,
+// receives, one-sided calls and functions that create communicators are collected, on any number of communicators.
+// Groups may be nested: the outermost ncclGroupEnd() runs the collected calls.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);

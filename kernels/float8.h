@@ -28,7 +28,8 @@ struct Float8E4M3 {
   static constexpr std::uint32_t kInfinity = 0x80;
 };
 
-// The upper half of a float16: 1 sign bit, 5 exponent bits, 2 fraction bits. Infinity is 0x7C, NaN is 0x7D to 0x7F.
+// The upper half of a float16: 1 sign bit, 5 exponent bits, 2 fraction bits. Infinity is 0x7C, NaN is 0x7D to 0x7F (and
+// the same values with the sign bit).
 struct Float8E5M2 {
   std::uint8_t bits = 0;
 

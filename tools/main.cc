@@ -1,6 +1,8 @@
 // The tutti command: registers the sub-commands, parses the command line, and runs one sub-command. Exit statuses: 0
-// success, 1 the command was tried and failed, 2 invalid command line. `run`, `perf` and `train`, which start ranks,
-// return the status of the first rank that failed (docs/run.md).
+// success; 1 the command was tried and failed; 2 the command line or a TUTTI_* variable is invalid, or asks for
+// something that is not supported (common/exit_status.h). `run`, `perf`, `train` and `tune --regret`, which start
+// ranks, can also return the status of a rank that failed, or another status of launch(): 124 after a timeout, 126 or
+// 127 if the program cannot be started, 128 + N if signal N ended a rank or the job (docs/run.md).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -105,10 +107,10 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
 }
 
 // For the commands in kCommands, reports a TUTTI_* variable that is unknown or has an invalid value, and returns the
-// exit status; nothing if all are valid. These commands need the check, because this process creates no communicator,
-// which would report the variable (`tune` starts ranks that create one). Asking for --help skips the check. `perf` and
-// `train` check the variables themselves before they start ranks. `run` leaves the check to the program that it starts,
-// which may change the variables.
+// exit status; nothing if all are valid. These commands need the check, because they create no communicator in this
+// process, which would report the variable (only a process that `tune` has started as a rank creates one). Asking for
+// --help skips the check. `perf` and `train` check the variables themselves before they start ranks. `run` leaves the
+// check to the program that it starts, which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {
   constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune", "top", "doctor"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {

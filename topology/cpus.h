@@ -1,7 +1,8 @@
 // The CPUs of a machine by NUMA node, and its caches, from hwloc. Only the `tutti` command and tests link this code
 // (tutti::topology_hwloc). The library that users load reads the files of the kernel instead (topology/host.h),
-// because the plugins of hwloc would load X11 and other libraries into the program of the user. Must be called by one
-// thread at a time, because it changes an environment variable.
+// because the plugins of hwloc load X11 and other libraries into the program of the user unless an environment variable
+// disables them. While discover_processors() runs, no other thread may call it or access the environment, because it
+// sets that variable.
 #pragma once
 
 #include <cstdint>

@@ -52,8 +52,8 @@ class Discoverer {
     }
   }
 
-  // Returns the node of the graph that represents the NUMA node of a device. The NUMA nodes are the first nodes of the
-  // graph, in the order of found_.processors.nodes.
+  // Returns the node of the graph that represents the NUMA node of a device, or the first NUMA node if sysfs does not
+  // determine it. The NUMA nodes are the first nodes of the graph, in the order of found_.processors.nodes.
   std::uint32_t cpu_of(const SysfsPci& device) {
     const auto& nodes = found_.processors.nodes;
     for (std::uint32_t i = 0; i < nodes.size(); ++i) {
@@ -79,7 +79,7 @@ class Discoverer {
   }
 
   // Returns the node that a device is connected to: the PCI switch above it, or a NUMA node if there is no switch. Adds
-  // the switches on the way to the graph if they are not in it yet.
+  // those switches between CPU and device to the graph that are not in it yet.
   std::uint32_t above(const SysfsPci& device) {
     std::uint32_t at = cpu_of(device);
     for (std::size_t i = device.above.size(); i-- > 0;) {
@@ -166,9 +166,9 @@ class Discoverer {
     return node;
   }
 
-  // Adds a port of a PCI card to the graph. If `shared` is false, the port is the only one, and one node represents
-  // card and port. Otherwise the card becomes a node of its own above its ports, because the ports share the link of
-  // the card.
+  // Adds a port of a PCI card to the graph. If `shared` is false, the port is the only one of the card that is up, and
+  // one node represents card and port. Otherwise the card becomes a node of its own above its ports, because the ports
+  // share the link of the card.
   std::uint32_t add_card(const SysfsNic& nic, const SysfsPci& device, bool shared,
                          std::map<std::string, std::uint32_t>& cards) {
     if (!shared) return add_pci_node(NodeKind::kNic, nic.name, device.pci, above(device));
@@ -211,7 +211,7 @@ class Discoverer {
   std::vector<SysfsNic> nics_;
   std::map<std::string, SysfsPci> devices_;
   std::map<std::string, std::uint32_t> switches_;  // the node of each PCI switch, by its bus id
-  std::vector<std::uint32_t> gpu_nodes_;           // the node of each GPU, indexed by the driver's number
+  std::vector<std::uint32_t> gpu_nodes_;           // the node of each GPU that the driver lists, by its number
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Builds the Graph of this machine: CPUs from hwloc, PCI devices and NICs from sysfs, GPUs and NVLink from the driver
-// and NVML (through topology/gpus.h). Only the `tutti` command and tests link it (tutti::topology_hwloc). Must be
-// called by one thread at a time.
+// and NVML (through topology/gpus.h). Only the `tutti` command and tests link this code (tutti::topology_hwloc). While
+// discover() runs, no other thread may call it or access the environment (see cpus.h).
 #pragma once
 
 #include <filesystem>
@@ -22,15 +22,14 @@ struct DiscoverOptions {
 struct Discovery {
   Graph graph{};
   Processors processors{};
-  std::vector<std::string> notes{};  // sentences for the user: each names a part that was left out or an assumption
+  std::vector<std::string> notes{};  // sentences for the user, for example about parts that were left out or assumed
 
   bool operator==(const Discovery&) const = default;
 };
 
 // If gpus.no_driver is empty, the GPUs are those of `gpus`, with the driver's numbers; MIG slices of a GPU are one GPU.
-// Otherwise the GPUs are the devices in sysfs with the PCI class of a GPU. NICs that are down are left out. A part is
-// connected to the first NUMA node if sysfs shows neither its NUMA node nor CPUs that are near it. Errors: those of
-// discover_processors().
+// Otherwise the GPUs are the devices in sysfs with the PCI class of a GPU. NICs that are down are left out. If sysfs
+// does not determine the NUMA node of a part, the first NUMA node is assumed. Errors: those of discover_processors().
 Result<Discovery> discover(const DiscoverOptions& options, const GpuTopology& gpus);
 
 }  // namespace tutti

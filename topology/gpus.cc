@@ -111,8 +111,9 @@ Result<std::vector<std::optional<cuda::GpuInfo>>> query_nvml(const Nvml& nvml, c
   return known;
 }
 
-// Returns the links between two GPUs. If both GPUs have links to a switch, these need not be in the same NVLink fabric,
-// so NVML is asked whether the pair is connected. If NVML does not support the question, they are taken as connected.
+// Returns the links between two GPUs. If there are only links through switches, the two GPUs need not be in the same
+// NVLink fabric, so NVML is asked whether the pair is connected. If NVML is too old for the question, they are taken as
+// connected.
 Result<NvLinks> links_of_pair(const Nvml& nvml, const cuda::GpuInfo& one, const cuda::GpuInfo& other) {
   const NvLinks links = links_between(one, other);
   if (!links.by_switch) return links;

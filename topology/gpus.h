@@ -1,8 +1,8 @@
 // The GPUs that this process may use, and how they access each other's memory, as `tutti topo` shows it. The
-// information comes from the CUDA driver, and from NVML for NVLink. The types are value types; discover_gpus() may
-// be called by any thread.
+// information comes from the CUDA driver, and from NVML for NVLink and MIG. The types are value types; discover_gpus()
+// may be called by any thread.
 //
-// GPU numbers are those of the driver, so they refer to CUDA_VISIBLE_DEVICES if that is set.
+// GPU numbers are those of the driver. If CUDA_VISIBLE_DEVICES is set, they count only the GPUs that it lists.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +30,10 @@ struct Gpu {
 
 // The NVLinks between two GPUs, either direct or through NVSwitches that both GPUs are connected to.
 struct NvLinks {
-  // The number of links between the GPUs; through a switch: the number of links to the switch of the GPU that has
-  // fewer.
+  // The number of links between the GPUs. Through a switch: each GPU has a number of links to switches, and this is the
+  // smaller one.
   std::uint32_t count = 0;
-  std::uint32_t version_tenths = 0;  // ten times the version of the oldest link: 40 is NVLink 4.0; 0: unknown
+  std::uint32_t version_tenths = 0;  // ten times the lowest version of a link: 40 is NVLink 4.0; 0: one is unknown
   bool by_switch = false;            // true: through a switch
 
   bool operator==(const NvLinks&) const = default;
@@ -43,16 +43,18 @@ struct NvLinks {
 struct GpuPath {
   bool same_gpu = false;  // the same GPU, or another MIG slice of it
   bool access = false;    // the driver permits the access; always true for the memory of the GPU itself
-  bool atomics = false;   // the link supports native atomic operations on the other GPU's memory
-  NvLinks nvlinks{};      // count 0: the path is PCIe, or NVML does not report the links
+  bool atomics = false;   // native atomic operations on the other GPU's memory are possible; always true for itself
+  NvLinks nvlinks{};      // count 0: the path is PCIe, it is the same GPU, or NVML does not report the links
 
   bool operator==(const GpuPath&) const = default;
 };
 
 struct GpuTopology {
   int driver_version = 0;  // 13020 is CUDA 13.2; 0: there is no usable driver
-  std::string no_driver;   // the reason why there is no usable driver, and the remedy; empty if there is a driver
-  std::string no_nvml;     // the reason why NVML cannot be used, so that NVLink and MIG are unknown; otherwise empty
+  std::string no_driver;   // the reason why there is no usable driver, and a remedy if known; empty if there is one
+  // The reason why NVML cannot be used, so that NVLink and MIG are unknown. Empty if it can be used, or if there is no
+  // usable driver.
+  std::string no_nvml;
   std::vector<Gpu> gpus;
   std::vector<GpuPath> paths;  // index: from * gpus.size() + to
 
@@ -61,7 +63,8 @@ struct GpuTopology {
 };
 
 // Examines the GPUs. If there is no usable driver, succeeds with no GPUs and the reason in no_driver. Without NVML,
-// succeeds with the reason in no_nvml. Errors: failures of the driver or of NVML after they were opened.
+// succeeds with the reason in no_nvml. Errors: calls of the driver or of NVML that fail after these were opened. If
+// NVML only fails to report links or the MIG mode, they count as unknown, and that is no error.
 Result<GpuTopology> discover_gpus();
 
 // A pair of GPUs: GPU `from` cannot access the memory of GPU `to`. first_unreachable() returns the first such pair, or

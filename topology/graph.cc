@@ -31,8 +31,8 @@ enum class PathState : std::uint8_t {
   kSwitches,
   kUp,     // PCI into a CPU
   kUpC2c,  // PCI into a CPU, then NVLink-C2C
-  kCpu,    // into a CPU and out of it again
-  // Over a link between two sockets.
+  kCpu,    // in another way into a CPU and out of it again, or over PCI out of the CPU at which the path starts
+  // Over a link between two NUMA nodes.
   kSockets,
 };
 constexpr std::size_t kPathStates = 11;
@@ -59,7 +59,8 @@ PathType type_of(PathState state, NodeKind from, NodeKind to) {
 
 std::optional<PathState> over_nvlink(PathState state, NodeKind at, NodeKind to) {
   if (state == PathState::kStart) return PathState::kNvLink;
-  // Some CPUs have NVLink, for example POWER9. Such a link leaves or enters the CPU like a PCI link.
+  // Some CPUs have NVLink, for example POWER9. A path that enters such a CPU and leaves it over NVLink counts as a path
+  // through a CPU.
   if (at == NodeKind::kCpu) return state == PathState::kSockets ? PathState::kSockets : PathState::kCpu;
   if (state != PathState::kNvLink) return std::nullopt;
   if (at == NodeKind::kNvSwitch) return PathState::kNvLink;
@@ -86,8 +87,8 @@ std::optional<PathState> over_pci(PathState state, NodeKind at, NodeKind to) {
 }
 
 // Extends a path from a node of the kind `base`, which is now at a node of the kind `at`, by a link to a node of the
-// kind `to`. Returns the new state. Returns nothing if the path must not use the link: GPUs and NICs do not forward
-// traffic, except that a GPU may forward it between two other GPUs.
+// kind `to`. Returns the new state. Returns nothing if the path must not use the link, for example because GPUs and
+// NICs do not forward traffic, except that a GPU may forward it between two other GPUs.
 std::optional<PathState> extend(PathState state, NodeKind base, NodeKind at, LinkKind link, NodeKind to) {
   if (state != PathState::kStart) {
     if (at == NodeKind::kNic) return std::nullopt;
@@ -168,8 +169,9 @@ class Paths {
     return kind(node) == NodeKind::kPci && is_nic_class(graph_.nodes[node].pci);
   }
 
-  // Searches breadth first over links with at least the bandwidth `width`. Neighbours are visited in the order of
-  // their numbers, so the pair that is reached first has the fewest hops, and among those the lowest node numbers.
+  // Searches breadth first over links with at least the bandwidth `width`. Neighbours are visited in the order of their
+  // numbers, so each pair (node, state) is first reached by a path with the fewest hops, and of these paths by the one
+  // with the lowest node numbers.
   void walk(double width) {
     std::array<std::uint32_t, kPathStates> never{};
     never.fill(kNever);

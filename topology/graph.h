@@ -1,9 +1,9 @@
-// Graph: a machine as a graph of its parts and the links between them. It is built from hwloc, NVML and sysfs, from
-// a file in NCCL's XML format (topology/xml/xml.h), or by name (topology/cluster.h). A value type that contains only
-// data; may be used by any thread.
+// Graph: a machine as a graph of its parts and the links between them. It is built from hwloc, sysfs, the CUDA driver
+// and NVML (topology/discover.h), from a file in NCCL's XML format (topology/xml/xml.h), or by name
+// (topology/cluster.h). A value type that contains only data; may be used by any thread.
 //
-// Links are full duplex: each direction has the stated bandwidth, independently of the other direction. Every part
-// of the machine is listed once. A Cluster (topology/cluster.h) represents several identical machines.
+// Links are full duplex: each direction has the stated bandwidth, independently of the other direction. A graph
+// describes one machine. A Cluster (topology/cluster.h) represents several identical machines.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace tutti {
 
 enum class NodeKind : std::uint8_t {
   kCpu,       // a NUMA node: its cores and its memory
-  kPci,       // a PCI bridge or switch, or a network card with several ports
-  kGpu,       // a GPU, including its position in the PCI tree
+  kPci,       // a PCI bridge or switch, a network card with several ports, or another PCI device of a file
+  kGpu,       // a GPU; its PCI device is not a node of its own
   kNvSwitch,  // all NVSwitches of a machine, as one node
   kNic,       // one port of a network card
 };
@@ -27,11 +27,11 @@ enum class LinkKind : std::uint8_t {
   kXgmi,    // AMD's xGMI between GPUs
   kC2c,     // NVLink-C2C (chip to chip), between CPU and GPU of one package
   kPci,
-  kCpu,  // between sockets
+  kCpu,  // between two NUMA nodes, usually of different sockets
 };
 
-// How two parts reach each other, classified by the slowest type of link on the path. The names are those of NCCL
-// and nvidia-smi, in the order from near to far.
+// How two parts reach each other, classified by the links and switches on the path. The names are those of NCCL, in the
+// order from near to far. nvidia-smi uses some of them, too, for example PIX and SYS.
 enum class PathType : std::uint8_t {
   kLoc,  // from a part to itself
   kNvl,  // NVLink (or xGMI), direct or through the switch
@@ -39,17 +39,17 @@ enum class PathType : std::uint8_t {
   kC2c,  // NVLink-C2C
   kPix,  // over PCI, through at most one PCI switch
   kPxb,  // over PCI, through several PCI switches but no CPU
-  kP2c,  // between a GPU and a NIC, over NVLink-C2C to a CPU and over PCI from there
+  kP2c,  // between a GPU and a NIC (or PCI switch), over NVLink-C2C to a CPU and over PCI from there
   kPxn,  // from a GPU to a NIC, over NVLink to a GPU that is nearer to the NIC
-  kPhb,  // through a CPU
-  kSys,  // over the link between two sockets
+  kPhb,  // through a CPU, or over PCI to or from a CPU
+  kSys,  // over a link between two NUMA nodes (LinkKind::kCpu)
   kNet,  // over the network
   kDis,  // not connected
 };
 
 struct CpuInfo {
   std::string affinity{};  // mask of the node's CPUs, in the kernel's format: "00000000,0000ffff"; empty: unknown
-  std::string arch{};      // "x86_64", "arm64", "ppc64"
+  std::string arch{};      // "x86_64", "arm64", "ppc64", ...
   std::string vendor{};    // "GenuineIntel", "AuthenticAMD", ...
   std::int32_t family = 0;
   std::int32_t model = 0;
@@ -57,7 +57,8 @@ struct CpuInfo {
   bool operator==(const CpuInfo&) const = default;
 };
 
-// The PCI device of a node of the kind kPci or kGpu, or kNic if known. In all fields, 0 or an empty text means unknown.
+// The PCI device of a node of the kind kPci or kGpu, or of a NIC that is a PCI device of its own. In all fields, 0 or
+// an empty text means unknown.
 struct PciInfo {
   std::string bus_id{};  // for example "0000:3b:00.0", in lower case
   std::uint32_t device_class = 0;
@@ -71,11 +72,11 @@ struct PciInfo {
 };
 
 struct GpuInfo {
-  std::int32_t device = -1;      // number of the GPU on the machine, from 0; -1: not numbered
-  std::int32_t rank = -1;        // the rank that uses the GPU; -1: none
+  std::int32_t device = -1;      // number of the GPU, for example the CUDA driver's; -1: not numbered
+  std::int32_t rank = -1;        // the rank that uses the GPU; -1: none is known
   std::int32_t capability = 0;   // 90 is sm_90; for AMD, the attribute sm of the XML file; 0: unknown
   std::optional<bool> direct{};  // GPUDirect RDMA is possible; empty: unknown
-  std::string gcn{};             // AMD's architecture: the attribute gcn of the XML file; empty: an NVIDIA GPU
+  std::string gcn{};             // AMD's architecture: the attribute gcn of the XML file; empty: not AMD, or unknown
   std::string arch{};            // the attribute arch of the XML file, with which RCCL also names the architecture
 
   bool operator==(const GpuInfo&) const = default;
@@ -117,7 +118,7 @@ struct GraphLink {
 };
 
 struct Graph {
-  std::string name{};  // only for messages: the name of the file or of the shape
+  std::string name{};  // for people: the name of the shape, of the file or in the file, or "this machine"
   std::vector<GraphNode> nodes{};
   std::vector<GraphLink> links{};
 
@@ -153,8 +154,9 @@ struct Path {
 // Returns the best path from `node` to each node, indexed by node; kDis if there is none. Of two paths, the one with
 // the nearer PathType is better, then the one with the higher bandwidth, then the one with fewer hops, then the one
 // with lower node numbers. GPUs and NICs do not forward traffic, except that one GPU may forward it between two other
-// GPUs (kNvb). kPxn and kNet are never returned. The path in the opposite direction has the same type and bandwidth.
-// Takes O(links * distinct bandwidths) time.
+// GPUs (kNvb). kPxn and kNet are never returned. The path in the opposite direction has the same type and bandwidth,
+// except that from a network card with several ports (as a kPci node) to another part it may be kPxb, and back kPix.
+// The time is roughly proportional to links * distinct bandwidths.
 std::vector<Path> paths_from(const Graph& graph, std::uint32_t node);
 
 std::string_view to_string(NodeKind kind);  // "cpu", "pci", ...

@@ -11,11 +11,12 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCpusPerDigit = 4;
-constexpr std::size_t kMaxCaches = 16;  // limit for the caches of one core that are read; known machines have up to 6
+constexpr std::size_t kMaxCaches = 16;  // limit on the caches of one core that are read; usual machines have 4
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 // Returns the CPUs on which the calling thread may run. sched_getaffinity() fails if the set that it is to fill is
-// smaller than the kernel's own, so the size is doubled until it succeeds. Linux supports at most 8,192 CPUs.
+// smaller than the kernel's own, so the size is doubled until it succeeds. Linux on x86 supports at most 8,192 CPUs. If
+// it fails with kMostCpus, too, returns only CPU 0.
 std::vector<bool> cpus_by_affinity() {
   constexpr std::size_t kMostCpus = 16'384;
   for (std::size_t count = CPU_SETSIZE; count <= kMostCpus; count *= 2) {

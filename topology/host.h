@@ -12,16 +12,17 @@ namespace tutti {
 
 struct HostTopology {
   std::vector<bool> cpus{true};        // indexed by CPU number: true if the calling thread may run on the CPU
-  std::uint32_t cpu_limit = 0;         // limit of the cgroup for CPU time, in cores; 0: no limit
+  std::uint32_t cpu_limit = 0;         // limit on CPU time in /sys/fs/cgroup/cpu.max, in cores; 0: none or unknown
   std::uint64_t l2_bytes = 0;          // size of the L2 cache of one core; 0: unknown
   std::uint64_t last_level_bytes = 0;  // size of the L3 cache, or of the L2 cache if that is larger; 0: unknown
 
   bool operator==(const HostTopology&) const = default;
 };
 
-// Asks the kernel: sched_getaffinity(), sysfs for the caches of the first permitted CPU, cpu.max of the cgroup. hwloc
-// is not used, because it would load plugins, and X11 with them, into the program of the user. Never fails: a
-// property that cannot be read keeps its default.
+// Asks the kernel: sched_getaffinity(), sysfs for the caches of the first permitted CPU, /sys/fs/cgroup/cpu.max. In a
+// container, this file has the limit of the container; other limits are not found, for example those of version 1 of
+// cgroups. hwloc is not used, because it would load plugins, and X11 with them, into the program of the user. Never
+// fails: a property that cannot be read keeps its default.
 HostTopology discover_host();
 
 // The caches of one core. read_caches() reads them from the core's folder in sysfs, for example
@@ -36,7 +37,7 @@ CacheSizes read_caches(const std::filesystem::path& folder);
 std::uint64_t bytes_of_size(const std::string& text);
 
 // Returns the number of CPUs that are in at least one of the sets `cpus`, at least 1 and at most `cpu_limit` (0: no
-// limit). There is one set for each process; they are united, because each rank may be bound to a CPU of its own.
+// limit). There may be one set for each rank; they are united, because each rank may be bound to a CPU of its own.
 std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t cpu_limit);
 
 // Converts a set of CPUs to text and back: four CPUs per hexadecimal digit, the digit of the CPUs 0 to 3 first. The

@@ -41,7 +41,7 @@ struct Version {
   std::string_view mount;
   std::string_view limit;
   std::string_view used;
-  std::string_view reclaimable;  // entry in memory.stat: cached pages of files, which the kernel drops first
+  std::string_view reclaimable;  // entry in memory.stat: inactive cached pages of files, which the kernel drops first
 };
 constexpr Version kVersion1 = {.mount = "sys/fs/cgroup/memory",
                                .limit = "memory.limit_in_bytes",
@@ -50,8 +50,8 @@ constexpr Version kVersion1 = {.mount = "sys/fs/cgroup/memory",
 constexpr Version kVersion2 = {
     .mount = "sys/fs/cgroup", .limit = "memory.max", .used = "memory.current", .reclaimable = "inactive_file"};
 
-// Lowers memory.group_bytes to the memory that is left in the cgroup `path` or in a cgroup that contains it. In a
-// container, the path may name cgroups outside the container, which have no folder here and are skipped. The
+// Lowers memory.group_bytes to the memory that is left in the cgroup `path` or in a cgroup that contains it, if that is
+// less. In a container, the path may name cgroups outside the container, which have no folder here and are skipped. The
 // container's own cgroup is then the mounted folder itself, which is examined last.
 void examine_groups(const fs::path& root, const Version& version, const std::string& path, AvailableMemory& memory) {
   for (fs::path group = path;; group = group.parent_path()) {

@@ -1,5 +1,5 @@
 // Predefined machines (shapes). The comments state which of their properties are published and which are guessed.
-// topology/speeds.h contains the bandwidth of a link of each kind. If machines of the same model differ in their
+// topology/speeds.h contains the bandwidths of the links. If machines of the same model differ in their
 // wiring, the shape has the simplest wiring with the right bandwidths.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,7 +27,8 @@ enum class NvLinkLayout : std::uint8_t {
   kCubeMesh  // eight GPUs with six links each
 };
 
-// The vendor, family and model of the CPUs. cpu_link_gbytes_per_s() gets the bandwidth between sockets from them.
+// The vendor, family and model of the CPUs. cpu_link_gbytes_per_s() gets the bandwidth between sockets from vendor and
+// model.
 struct CpuModel {
   std::string_view vendor = "GenuineIntel";
   std::int32_t family = 6;
@@ -55,10 +56,10 @@ struct Shape {
   std::uint32_t machines_per_leaf = 32;
 };
 
-// Published, in the data sheets of the vendors: GPUs, NVLinks, NICs, CPUs. Guessed: machines per leaf (32, or 20 for
-// A100, which are the scalable units of NVIDIA's reference architectures), spines, and the CPUs and NICs of machines
-// without a maker's name. If there is one NIC for each GPU, both are connected to the same PCI switch (on dgx-a100 and
-// hgx-h100, two such pairs share a switch).
+// Published, in the data sheets of the vendors: GPUs, NVLinks, and the NICs and CPUs of the DGX machines. Guessed: the
+// PCI switches, the network between machines (machines per leaf: 32, or 20 for A100, which are the scalable units of
+// NVIDIA's reference architectures), and the CPUs and NICs of the other machines. If there is one NIC for each GPU,
+// both are connected to the same PCI switch (on dgx-a100 and hgx-h100, two such pairs share a switch).
 constexpr std::array kShapes{
     Shape{.name = "dgx-1v",
           .cpus = 2,

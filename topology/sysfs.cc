@@ -70,8 +70,8 @@ SysfsPci read_device(const fs::path& devices, const std::string& id) {
     if (width > 0 && own.width > 0) own.width = std::min(own.width, width);
   }
   // A switch appears as an upper port and one lower port for each device beneath. So on the path from the device
-  // upwards, every second bridge is the upper port of a switch. The outermost bridge is a port of the CPU and not of
-  // a switch.
+  // upwards, every second bridge is the upper port of a switch. The outermost bridge is a port of the CPU and not of a
+  // switch. (If another bridge makes the number of bridges even, the port of the CPU is taken as a switch, too.)
   for (std::size_t i = chain.size(); i >= 3; i -= 2) device.above.push_back(chain[i - 3]);
   return device;
 }

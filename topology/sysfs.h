@@ -15,7 +15,9 @@
 namespace tutti {
 
 struct SysfsPci {
-  PciInfo pci{};                     // the speed and width of its link are the maximum that both ends support
+  // The speed and the width of the link are the largest that both ends support, or, if those of the other end are not
+  // known, the largest that the device supports.
+  PciInfo pci{};
   std::vector<std::string> above{};  // bus ids of the PCI switches between device and CPU, the nearest first
   std::int32_t numa = -1;            // number of the device's NUMA node; -1: unknown
   std::string local_cpus{};          // mask of the CPUs that are near the device; empty: unknown
@@ -23,8 +25,8 @@ struct SysfsPci {
   bool operator==(const SysfsPci&) const = default;
 };
 
-// Returns all PCI devices, sorted by bus id, at most kMaxPciDevices. A PCI switch appears in sysfs as several
-// bridges: an upper port and lower ports. `above` contains only the upper port.
+// Returns all PCI devices, sorted by bus id, but at most kMaxPciDevices. A PCI switch appears in sysfs as several
+// bridges: an upper port and lower ports. SysfsPci::above contains only the upper port.
 inline constexpr std::size_t kMaxPciDevices = 65'536;
 std::vector<SysfsPci> read_pci_devices(const std::filesystem::path& root);
 
@@ -33,13 +35,13 @@ struct SysfsNic {
   std::string bus_id{};  // empty: not a PCI device
   NicInfo nic{};         // nic.device is not set; nic.megabits_per_s is 0 if the speed is unknown
   bool up = false;       // true: the port is active; for a network interface also if the kernel does not know its state
-  bool ethernet = false;  // true: a network interface; false: an InfiniBand or RoCE port
+  bool ethernet = false;  // true: a network interface; false: a port of an RDMA device
 
   bool operator==(const SysfsNic&) const = default;
 };
 
-// Returns the ports of RDMA devices, sorted by name, and then the network interfaces of other devices, sorted by name.
-// Interfaces without a device, such as the loopback interface or a bridge, are left out.
+// Returns the ports of RDMA devices, sorted by the name of the device, and then the network interfaces of other
+// devices, sorted by name. Interfaces without a device, such as the loopback interface or a bridge, are left out.
 std::vector<SysfsNic> read_nics(const std::filesystem::path& root);
 
 }  // namespace tutti

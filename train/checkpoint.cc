@@ -174,7 +174,7 @@ std::string with_checksum(const Json& manifest) {
   return fmt::format("{}\n{:08x}\n", text, crc_of(text));
 }
 
-// Reads the manifest. Throws Failure if its checksum in the last line is wrong.
+// Reads the manifest. Throws Failure if it cannot be read, or if its checksum in the last line is wrong.
 Json read_manifest(const fs::path& path) {
   const std::string all = read_text(path);
   constexpr std::size_t kChecksumBytes = 10;  // 8 hexadecimal digits and two newlines
@@ -185,7 +185,7 @@ Json read_manifest(const fs::path& path) {
   return Json::parse(text);
 }
 
-// Opens a checkpoint, and checks all of its files. Throws Failure if any of them is damaged.
+// Opens a checkpoint, and checks all of its files. Throws Failure if any of them is missing or damaged.
 OpenedCheckpoint open_checkpoint(const fs::path& path) {
   OpenedCheckpoint found = {path, {}, {}};
   try {
@@ -241,7 +241,8 @@ Tensor elements_of(const Tensor& whole, const ParameterSlice& slice, std::int64_
   return part.reshape({-1}).narrow(0, slice.begin, slice.length);
 }
 
-// Throws Failure if the checkpoint belongs to a training with another model, optimizer or order of samples.
+// Throws Failure if the checkpoint belongs to a training with another model or optimizer, or with other samples or
+// another order of them.
 void check_fits(const OpenedCheckpoint& found, const TrainOptions& options, Learner& learner) {
   const auto differs = [&](const char* what, const std::string& there, const std::string& here) {
     if (there == here) return;

@@ -7,10 +7,10 @@
 //
 // The manifest contains the length and the checksum of each file, so that a damaged checkpoint is detected. A
 // checkpoint is written into a folder with another name (.partial), which is renamed after all files are on the disk.
-// So a folder with the final name is a complete checkpoint.
+// So a folder with the final name was complete when it was renamed.
 //
-// The last two checkpoints are kept. When a training resumes from a checkpoint, newer checkpoints (which are damaged)
-// are removed, because they would be in the way of the new ones.
+// The last kKeptCheckpoints (checkpoint.cc) checkpoints are kept. When a training resumes from a checkpoint, newer
+// checkpoints (which are damaged) are removed, because they would be in the way of the new ones.
 //
 // A training can resume with another number of ranks and another strategy, because each rank reads the parts that it
 // needs from all files. The functions here are called by all ranks of the mesh, each by its own thread, except
@@ -25,11 +25,12 @@
 
 namespace tutti::train {
 
-// The progress of a training: the part of its state that is neither parameter values nor optimizer moments.
+// The progress of a training: its step, and the history of its tests. Values, optimizer state and loss scale are
+// elsewhere.
 struct Progress {
   // number of completed steps
   std::int64_t step = 0;
-  double best_loss = 0;  // lowest loss of all tests; 0: no test yet
+  double best_loss = 0;  // lowest loss of all tests but the one after the last step; 0: no test yet
   // Number of tests since the one with the lowest loss (see TrainOptions::patience).
   std::int64_t tests_without_better = 0;
 };
@@ -42,8 +43,8 @@ void refuse_checkpoints(const std::string& folder, Mesh& mesh);
 // possible.
 void check_folder(const std::string& folder);
 
-// Writes a checkpoint. Collective over the mesh. Throws Failure on all ranks if a rank cannot write its file (the
-// message names the rank and the reason), or if a parameter is not finite. Earlier checkpoints are kept in this case.
+// Writes a checkpoint. Collective over the mesh. Throws Failure on all ranks if a rank cannot write a file (the message
+// names the rank and the reason), or if a parameter is not finite. Checkpoints of earlier steps are kept in this case.
 void save_checkpoint(const std::string& folder, const TrainOptions& options, Mesh& mesh, Learner& learner,
                      const Progress& progress);
 

@@ -34,8 +34,8 @@ struct FileChecksum {
 // folder is not writable.
 FileChecksum write_slices(const std::string& path, const std::vector<StoredSlice>& slices);
 
-// Checks the file and reads its header. Returns the slices without their elements. Throws Failure if the file does
-// not have this length and checksum, or is not a checkpoint file.
+// Checks the file and reads its header. Returns the slices without their elements. Throws Failure if the file cannot be
+// read, does not have this length and checksum, or is not a checkpoint file.
 std::vector<StoredSlice> read_slices(const std::string& path, const FileChecksum& checksum);
 // Reads the elements of one slice: float32 [slice.length]. Throws Failure if the file is too short.
 Tensor read_elements(const std::string& path, const StoredSlice& slice);

@@ -137,8 +137,8 @@ Samples generated_images(std::int64_t count, std::uint64_t seed) {
   return {patterns.index_select(0, classes).mul_(0.7).add_(noise.mul_(0.7)), classes};
 }
 
-// Generates words of a small vocabulary, in which each word is followed by one of four words. So a model can learn to
-// predict the next word.
+// Generates words of a small vocabulary, in which each word is followed by one of four words. So a model can learn
+// which words can follow a word.
 std::string generated_text(std::size_t length, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::mt19937_64 grammar(20'061);

@@ -2,8 +2,9 @@
 //
 //   fashion-mnist  60,000 + 10,000 images of 28 x 28 pixels with their classes, from Debian's package
 //                  dataset-fashion-mnist
-//   text           the licence texts in /usr/share/common-licenses (package base-files), as bytes. They are divided
-//                  into windows of 64 bytes, and every tenth window is test data
+//   text           the text files of a folder, by default the licence texts in /usr/share/common-licenses (package
+//                  base-files), as bytes. They are divided into windows of kContext (models.h) bytes, and every tenth
+//                  window is test data
 //   generated      noisy patterns of ten classes (images), or a noisy repetitive language (text), made from a seed.
 //                  For benchmarks and tests, because nothing has to be installed
 //
@@ -20,8 +21,8 @@ namespace tutti::train {
 
 // Inputs and targets; element i of both belongs to sample i.
 struct Samples {
-  Tensor inputs;   // images: float32 [n, 1, 28, 28], mean 0, deviation 1; text: int64 [n, 64]
-  Tensor targets;  // images: int64 [n]; text: int64 [n, 64], the next bytes
+  Tensor inputs;   // images: float32 [n, 1, 28, 28], mean about 0, deviation about 1; text: int64 [n, kContext]
+  Tensor targets;  // images: int64 [n]; text: int64 [n, kContext], the next bytes
   std::int64_t size() const { return inputs.size(0); }
 };
 
@@ -40,8 +41,8 @@ struct DataConfig {
   std::uint64_t seed = 1;  // seed of the generated data
 };
 
-// Loads or generates a data set. Throws Failure if a file is missing (the message names the package that contains
-// it), if a file is damaged or has another format, or if the data set does not fit the model.
+// Loads or generates a data set. Throws Failure if a file is missing (the message names the package that contains it),
+// if a file is damaged or has another format, or if the data set is unknown or does not fit the model.
 Data load_data(const DataConfig& config);
 
 // Divides the samples of an epoch into batches. The order is a permutation of all samples that depends on seed and

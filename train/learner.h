@@ -50,10 +50,12 @@ class Learner {
   ~Learner();
 
   // Executes one step on these samples of the training set; `indices` must be the same on all ranks. With `stop` this
-  // rank asks all ranks to stop; they see it in StepReport::stop. Throws Failure if a peer is lost, if ranks disagree
-  // about the calls, or if the loss or the gradient is not finite (the message names the lowest rank with such a loss).
-  // The values are then as before the step, unless the failure occurred in Replicas::publish(), which runs after the
-  // update. With kDdp, publish() does nothing.
+  // rank asks all ranks to stop; they see it in StepReport::stop. Throws Failure, for example if a peer is lost, if a
+  // call times out, or if the loss or the gradient is not finite (the message names the lowest rank with such a loss;
+  // with float16 the step is only skipped, unless the loss scale has become too small).
+  // The parameters are then as before the step, unless the failure occurred in Replicas::publish(), which runs after
+  // the update. With kDdp, publish() does nothing. The running statistics of batch norm are as before the step only in
+  // an elastic job.
   StepReport step(const std::vector<std::int64_t>& indices, double lr, bool stop);
   // Computes the loss and accuracy of the test data with the current values.
   TestReport test();
@@ -71,7 +73,8 @@ class Learner {
   std::int64_t targets_each() const { return data_.train.targets.numel() / data_.train.size(); }
   // Index in the model of the first layer of this rank (its pipeline stage).
   std::size_t first_layer() const { return first_layer_; }
-  // Bytes of the values, gradients, buffers and optimizer state of this rank, calculated from their sizes.
+  // Bytes of the values, gradients, communication buffers and optimizer state of this rank, calculated from their
+  // sizes.
   std::int64_t state_bytes() const;
   // The weights of the shares of a batch, indexed by data-parallel rank (see share_of()).
   const std::vector<double>& weights() const { return weights_; }

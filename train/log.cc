@@ -95,8 +95,8 @@ void Log::note(const std::string& text) {
   bar_shown_ = false;
 }
 
-// On a terminal, progress is one line that is replaced again and again; otherwise one line for each tenth of the
-// steps.
+// On a terminal, progress is one line that is replaced again and again; otherwise a line after the first step and after
+// each tenth of the steps.
 void Log::progress(std::int64_t step, std::int64_t steps, double epoch, const StepReport& report) {
   if (options_.quiet) return;
   const auto now = std::chrono::steady_clock::now();

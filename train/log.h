@@ -1,6 +1,6 @@
 // Log: writes the records of a run as JSON lines to a file (docs/training.md describes the fields), and progress
-// messages for people to stderr. Only rank 0 has a log. If the disk is full, the log ends but the training continues,
-// and finish() reports the error.
+// messages for people to stderr. Of the ranks, only rank 0 has a log. If the disk is full, the log ends but the
+// training continues, and finish() reports the error.
 #pragma once
 
 #include <chrono>
@@ -22,14 +22,16 @@ struct RunResult {
   double epochs = 0;
   double loss = 0;
   TestReport test;
-  double seconds = 0;  // sum of the times of all steps
+  double seconds = 0;  // sum of the times of all steps of this process
   double samples_per_s = 0;
   // Largest number of bytes of tensors in host memory, on the rank with the most. Counted from the first step on; in an
   // elastic job, from the start of the process on.
   std::int64_t peak_bytes = 0;
-  // Bytes of values, gradients and optimizer state, calculated from their sizes, on the rank with the most.
+  // Bytes of values, gradients, communication buffers and optimizer state, calculated from their sizes, on the rank
+  // with the most.
   std::int64_t state_bytes = 0;
-  // Lengths of the outputs of this rank's collectives and of the tensors that it has sent, in bytes.
+  // Lengths of the outputs of this rank's collectives and of the tensors that it has sent, in bytes. In an elastic job:
+  // since the ranks last changed.
   std::int64_t sent_bytes = 0;
 };
 

@@ -1,6 +1,7 @@
-// tutti-train: one rank of a training. `tutti train` starts it once for each rank; other launchers that Tutti
-// supports can start it, too (docs/run.md). Exit statuses: 0 success; 1 failed; 2 the command line is wrong; 3 (only
-// in elastic jobs) failed in a way that would repeat on a replacement of this rank.
+// tutti-train: one rank of a training. `tutti train` starts it once for each rank; other launchers that Tutti supports
+// can start it, too (docs/run.md). Exit statuses: 0 success; 1 failed; 2 the command line is wrong (1 if a rank finds
+// this only when it completes the options); 3 (only in elastic jobs) failed in a way that would repeat on a replacement
+// of this rank.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 
 namespace tutti::train {
 
-// Installs the counting allocator of libtorch for tensors in host memory. From now on, freed memory also stays with
-// the process (see memory.cc). Call it once, before the first tensor is created.
+// Installs the counting allocator of libtorch for tensors in host memory. From now on, the process also keeps freed
+// memory, as far as malloc permits (kMostKeptBytes in memory.cc). Call it once, before the first tensor is created.
 void count_allocations();
 // Adds `bytes` to the number of bytes in use; a negative number means that memory was freed. The counting allocator
 // calls it for tensors of libtorch. Call it for tensors in memory that libtorch has not allocated.

@@ -23,8 +23,8 @@ std::shared_ptr<Layer> plain(nn::Sequential body) { return std::make_shared<Plai
 
 // ---- cnn
 
-// fc 128, relu, fc 10. Tensor-parallel ranks split the first matrix by columns and the second by rows, so that only
-// the output has to be summed over ranks.
+// fc 128, relu, fc 10. Tensor-parallel ranks split the first matrix by columns and the second by rows, so that the
+// forward pass only has to sum the output over the ranks.
 class Classifier : public Layer {
  public:
   Classifier(std::int64_t inputs, std::int64_t hidden, std::int64_t outputs, Comm* ranks) : ranks_(ranks) {
@@ -128,8 +128,8 @@ class Block : public Layer {
  public:
   Block(std::int64_t width, std::int64_t heads, std::int64_t blocks, bool causal, Comm* ranks)
       : ranks_(ranks), head_width_(width / heads), causal_(causal) {
-    // Initial values are smaller in deeper models, as in GPT-2, because the shortcuts add up the outputs of all
-    // blocks.
+    // The initial values of the two matrices before a sum with a shortcut are smaller in deeper models, as in GPT-2,
+    // because the shortcuts add up the outputs of all blocks.
     const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));
     scale_1_ = own("norm_1.weight", torch::ones({width}));
     shift_1_ = own("norm_1.bias", torch::zeros({width}));

@@ -10,9 +10,9 @@ namespace {
 constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // memory of a process with libtorch, without tensors
 constexpr std::uint64_t kFloatBytes = 4;
 
-// The number of values of one sample that layers save for the backward pass. A block of width w with t positions
-// saves the inputs and outputs of its matrices (16 w t values), and three attention matrices of t t values for each
-// head.
+// Estimates the number of values of one sample that layers save for the backward pass. A block of width w with t
+// positions saves the inputs and outputs of its matrices (16 w t values), and three attention matrices of t t values
+// for each head.
 std::uint64_t saved_values(const ModelConfig& model) {
   if (model.width == 0) return 0;  // the convolutional models are small
   constexpr std::uint64_t kAttentionHeads = 4;
@@ -21,7 +21,7 @@ std::uint64_t saved_values(const ModelConfig& model) {
   return static_cast<std::uint64_t>(model.blocks) * (16 * width * places + 3 * kAttentionHeads * places * places);
 }
 
-// How many copies of the weights, gradients and optimizer state all ranks hold together.
+// The number of copies of the weights, gradients and optimizer state that all ranks hold together, approximately.
 struct Copies {
   std::uint64_t weights;
   std::uint64_t gradients;

@@ -10,9 +10,9 @@ namespace tutti::train {
 
 std::int64_t parameters_of(const ModelConfig& model);  // complete(model) must have been called
 
-// The memory of all ranks together, in bytes: tensors in host memory, and 64 MiB for each process. It is an estimate:
-// the state (weights, gradients, optimizer) is counted without padding and without the buffers for communication, and
-// the saved inputs and outputs of layers are approximated.
+// The memory of all ranks together, in bytes: tensors in host memory, and kRankBytes (needed_memory.cc) for each
+// process. It is an estimate: the state (weights, gradients, optimizer) is counted without padding and without the
+// buffers for communication, and the saved inputs and outputs of layers are approximated.
 std::uint64_t needed_bytes(const TrainOptions& options);
 
 // Throws Failure (kSystem) with both numbers if needed_bytes() is more than options.memory_bytes. Does nothing if

@@ -39,14 +39,14 @@ class Optimizer {
 };
 
 // Controls the factor by which the loss, and so the float16 gradients, are multiplied, so that small gradients do not
-// become 0. The factor is halved when a gradient has overflowed (that step is skipped), and doubled after 200
-// successful steps in a row, up to 2^24. Source: Micikevicius et al., 2018.
+// become 0. The factor is halved when a gradient has overflowed (that step is skipped), and doubled after kGoodSteps
+// (optimizer.cc) successful steps in a row, up to 2^24. Source: Micikevicius et al., 2018.
 class LossScaler {
  public:
   double scale() const { return scale_; }
   void overflowed();
   void step_succeeded();
-  // The scale was halved many times without success, so the loss itself is not finite.
+  // The scale was halved many times without success, so the loss itself is probably not finite.
   bool scale_too_small() const { return scale_ < 1e-4; }
   void restore(double scale, std::int64_t good_steps) { scale_ = scale, good_steps_ = good_steps; }
   std::int64_t good_steps() const { return good_steps_; }

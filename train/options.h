@@ -15,8 +15,9 @@ enum class Schedule : std::uint8_t { kGpipe, kOneForwardOneBackward };
 enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
 enum class Decay : std::uint8_t { kNone, kLinear, kCosine };
 
-// All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default of the model, which
-// complete() fills in. An empty `data` stands for the usual data set of the model, which load_data() selects.
+// All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default of the model (of
+// `lr`: and of the optimizer), which complete() fills in. An empty `data` stands for the usual data set of the model,
+// which load_data() selects.
 struct TrainOptions {
   ModelConfig model;
   std::int32_t ranks = 1;
@@ -27,9 +28,12 @@ struct TrainOptions {
   std::int32_t tensor = 1;    // ranks that share each layer
   std::int32_t pipeline = 1;  // pipeline stages
   Schedule schedule = Schedule::kOneForwardOneBackward;
-  // Micro-batches per step, of each data-parallel rank. 0: twice the number of pipeline stages; 1 without a pipeline.
+  // Largest number of micro-batches per step, of each data-parallel rank; there are fewer if the largest share of the
+  // batch has fewer samples. 0: twice the number of pipeline stages; 1 without a pipeline.
   std::int64_t micro_batches = 0;
-  std::int64_t accumulate = 1;  // passes per step; ddp and zero1 exchange gradients only after the last
+  // Passes per step, if each rank has enough samples. ddp, zero1 and server exchange gradients only in or after the
+  // last pass.
+  std::int64_t accumulate = 1;
   // If greater than 0, this one process computes the shares of that many ranks, and adds up their gradients in rank
   // order.
   std::int64_t as_ranks = 0;
@@ -58,7 +62,7 @@ struct TrainOptions {
   std::string offload;
   std::int64_t bucket_kb = 1024;
   bool overlap = true;
-  std::string algorithm = "auto";  // algorithm of the all-reduce of gradients
+  std::string algorithm = "auto";  // only kDdp: algorithm of the all-reduce of gradients
   bool balance = false;            // shares of the batch are proportional to measured speed
   // To try --balance: this rank computes `slow_factor` times as long as it needs. -1: none.
   std::int32_t slow_rank = -1;
@@ -75,12 +79,12 @@ struct TrainOptions {
   std::string json;
   bool elastic = false;
   std::uint64_t memory_bytes = 0;  // available on this machine for all ranks; 0: unknown, not checked
-  bool terminal = false;           // stderr is a terminal, so progress may be a moving bar
+  bool terminal = false;           // stderr is a terminal, so progress may be a line that is overwritten
   bool quiet = false;
 };
 
-// Fills in the defaults, and checks everything that can be checked before the ranks are started. Throws Failure
-// (kInvalidArgument).
+// Fills in the defaults, and checks the options as far as that is possible without the data and the files. Throws
+// Failure (kInvalidArgument).
 void complete(TrainOptions& options);
 // The number of data-parallel ranks: `ranks`, divided by the number of ranks that hold one copy of the model (tensor *
 // pipeline). These copies train on different samples. With kServer, the servers are counted as well, although they do

@@ -16,8 +16,8 @@ namespace {
                                         "; give --offload a folder with more free space");
 }
 
-// Enables libtorch's autocast to bfloat16 as long as this object exists, if the precision is kBfloat16. The
-// destructor clears the cache of converted parameters, because the parameters change before the next pass.
+// Enables libtorch's autocast to bfloat16 as long as this object exists, if the precision is kBfloat16. The destructor
+// clears the cache of converted parameters, because the parameters change from step to step.
 class Autocast {
  public:
   explicit Autocast(Precision precision) : on_(precision == Precision::kBfloat16) {

@@ -1,11 +1,10 @@
-// Pass: the forward and backward pass of one micro-batch through a sequence of layers. The forward pass saves the
-// input and the output of each layer separately. So the backward pass can go layer by layer, and can report after
-// each layer that the gradients of that layer are complete. The communication of these gradients then overlaps with
-// the rest.
+// Pass: the forward and backward pass of one micro-batch through a sequence of layers. The forward pass saves the input
+// and the output of each layer separately. So the backward pass can go layer by layer, and can report after each layer
+// that the gradients of that layer are complete. The communication of these gradients can then overlap with the rest.
 //
 // With PassOptions::recompute the forward pass of a layer, except the last one, saves only its input, and the backward
-// pass runs the layer forward again (activation checkpointing: Chen et al., 2016). The saved inputs can be moved out of
-// the way: to a file, or from a GPU to host memory.
+// pass runs the layer forward again (activation checkpointing: Chen et al., 2016). The saved inputs can be moved to a
+// file, or from a GPU to host memory.
 //
 // One thread uses a Pass.
 #pragma once
@@ -25,7 +24,7 @@ enum class Precision : std::uint8_t {
   kFloat32,
   // libtorch's autocast: matrix products and convolutions in bfloat16, parameters and gradients in float32.
   kBfloat16,
-  // Layers compute in float32. The values between two layers, and their gradients, are rounded to float16.
+  // Layers compute in float32. The output of each layer, and its gradient, are rounded to float16.
   kFloat16,
 };
 
@@ -44,7 +43,7 @@ class OffloadFile {
     torch::ScalarType type = torch::kFloat32;
     std::int64_t bytes = 0;
   };
-  Slot put(const Tensor& values);  // throws Failure if the disk is full
+  Slot put(const Tensor& values);  // throws Failure, for example if the disk is full
   // Reads the tensor and releases its slot: call it once for each put().
   Tensor get(const Slot& slot);
 
@@ -59,8 +58,10 @@ class OffloadFile {
 struct PassOptions {
   Precision precision = Precision::kFloat32;
   bool recompute = false;
-  OffloadFile* offload_file = nullptr;  // the file for saved inputs; only with recompute; null: they stay in memory
-  bool to_host = false;                 // saved inputs are moved to host memory; only with recompute on a GPU
+  // the file for saved inputs; only with recompute; null: they stay in memory
+  OffloadFile* offload_file = nullptr;
+  // without an offload_file: saved inputs are moved to host memory; only with recompute on a GPU
+  bool to_host = false;
 };
 
 class Pass {
@@ -82,7 +83,7 @@ class Pass {
     Tensor output;
     // whether the backward pass needs the gradient of the input
     bool wants_gradient = false;
-    // where the input is, if it was written to the offload file
+    // position of the input in the offload file; empty: it was not written there
     std::optional<OffloadFile::Slot> slot;
   };
   Tensor run(std::size_t layer, const Tensor& input) const;

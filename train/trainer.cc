@@ -195,9 +195,9 @@ void Trainer::copy_state(Learner& to) {
   }
 }
 
-// Called when the ranks of an elastic job have changed. Creates a learner for the new ranks. Rank `source` has the
-// current state and broadcasts it. If no rank has a state yet, the training starts from the checkpoint (--resume) or
-// from its first step. If this fails, the old learner has not changed. Errors that a peer may have caused are
+// Called when the ranks of an elastic job have a new communicator. Creates a learner for these ranks. Rank `source` has
+// the current state and broadcasts it. If no rank has a state yet, the training starts from the checkpoint (--resume)
+// or from its first step. If this fails, the old learner has not changed. Errors that a peer may have caused are
 // returned, so that the job can try again with other ranks; other errors are thrown.
 Status Trainer::restore(Communicator& communicator, std::int32_t source, std::int64_t step) {
   try {

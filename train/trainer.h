@@ -59,9 +59,9 @@ class Trainer {
   Progress progress_;
   std::int64_t stop_at_ = 0;     // the step at which all ranks stop early; 0: none
   std::int64_t tested_at_ = -1;  // number of completed steps at the last test; -1: no test yet
-  std::int64_t saved_at_ = -1;   // number of completed steps at the last checkpoint; -1: none yet
-  // In an elastic job: the step at which the job started, which is that of the checkpoint it resumed from. The steps
-  // of Elastic are counted from there.
+  std::int64_t saved_at_ = -1;   // number of completed steps at the last checkpoint; -1: none, or none since restore()
+  // In an elastic job: the step at which the job started, which is that of the checkpoint it resumed from, or 0. The
+  // steps of Elastic are counted from there.
   std::int64_t base_ = 0;
   TestReport last_test_;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();  // NaN before the first step

@@ -17,28 +17,29 @@ namespace {
 constexpr int kDescriptors = 1 << 20;
 constexpr int kBits = 64;
 
-// One bit for each descriptor number; 1: registered. The array is global because the handlers of pthread_atfork()
-// have no argument. It is not protected by a lock because another thread could hold that lock at the moment of the
-// fork, and the child could then never take it. The kernel allocates no memory for pages of the array in which no bit
-// was ever set.
+// One bit for each descriptor number below kDescriptors; 1: registered. The array is global because the handlers of
+// pthread_atfork() have no argument. It is not protected by a lock because another thread could hold that lock at the
+// moment of the fork, and the child could then never take it. The kernel allocates no memory for pages of the array
+// that were never written.
 constinit std::array<std::atomic<std::uint64_t>, kDescriptors / kBits> registered{};
 constinit std::atomic<int> highest = -1;
 
-// Returns a descriptor of /dev/null, or -1. The child puts it in place of its copies.
+// Returns a descriptor of /dev/null, or -1. The child replaces its copies of registered descriptors by duplicates of
+// it.
 int open_nothing() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 // Runs in the child, where only async-signal-safe functions may be called.
 void replace_registered() {
   const int error = errno;
   int nothing = open_nothing();
-  // True if `nothing` is a descriptor of its own that must be closed at the end. False if it has taken the number of
-  // a replaced descriptor.
+  // True if `nothing` must be closed at the end. False if open_nothing() has failed, or if it has returned the number
+  // of a replaced descriptor, which must stay in use.
   bool own = nothing >= 0;
   for (int word = 0; word <= highest.load(std::memory_order_relaxed) / kBits; ++word) {
     std::uint64_t left = registered[static_cast<std::size_t>(word)].exchange(0, std::memory_order_relaxed);
     for (; left != 0; left &= left - 1) {
       const int fd = word * kBits + std::countr_zero(left);
-      if (nothing < 0) {  // All numbers were in use, so closing the first replaced descriptor frees one.
+      if (nothing < 0) {  // If open_nothing() failed because all numbers are in use, this frees one.
         close(fd);
         nothing = open_nothing();
         own = nothing >= 0 && nothing != fd;

@@ -1,4 +1,4 @@
-// MemoryLoss: the reason why this rank cannot map memory that a peer shares with it. A value.
+// MemoryLoss: the reason why this rank could not map memory, or receive a file, that a peer shares with it. A value.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace tutti {
 
 struct MemoryLoss {
-  // kDescriptors, kMappings or kPermission: the resource that this rank lacked. kNone: the memory that the peer
-  // shared is unusable.
+  // kDescriptors, kMappings or kPermission: the resource or the permission that this rank lacked. kNone: the peer is at
+  // fault, for example because the memory that it shares is unusable, or because it shares too much.
   CallArgument lacked = CallArgument::kNone;
-  std::string why;  // the cause and the remedy, without the ranks
+  std::string why;  // the cause and, if there is one, the remedy; does not name the two ranks
 };
 
-// The loss if the descriptor of the memory did not arrive. The kernel reports two causes in the same way: this
+// The loss if the descriptor of the memory or file did not arrive. The kernel reports two causes in the same way: this
 // process had no free descriptor number, or a security module forbids the transfer. `one_is_free`: the caller has
-// found a free descriptor number immediately afterwards, so the cause is the security module.
+// found a free descriptor number immediately afterwards, so the security module is taken to be the cause.
 MemoryLoss lost_descriptor(bool one_is_free);
 // The loss if mapping the memory failed with `error`. A kSystem error counts as kMappings, any other error as kNone.
 MemoryLoss lost_mapping(const Error& error);

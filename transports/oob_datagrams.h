@@ -1,8 +1,9 @@
 // Out-of-band datagrams: short messages between ranks. They do not travel over the connections of a Transport, so ranks
-// can still communicate if a communicator is broken. They arrive in the order in which they were posted.
-// SegmentExchange transfers them within a machine, TcpOobDatagrams between machines. Each datagram belongs to a
-// channel, a number that is derived from the id of a communicator, so that communicators do not receive each other's
-// datagrams.
+// can still communicate if a communicator is broken. Datagrams of one channel from one rank to another arrive in the
+// order in which they were posted, but some can be lost, for example if the receiver does not take them
+// (kMostQueuedDatagrams). SegmentExchange transfers them between the ranks that it connects, which are on one machine,
+// and TcpOobDatagrams between all others. Each datagram belongs to a channel, a number that is derived from the id of a
+// communicator, so that communicators do not receive each other's datagrams.
 //
 // OobDatagramQueue holds the datagrams from one peer that have arrived but have not been taken. A value; it has no
 // lock of its own.
@@ -17,9 +18,10 @@
 
 namespace tutti {
 
-// The longest datagram, in bytes. With its header it fits into the smallest possible socket buffer.
+// The longest datagram, in bytes. With its header it fits into the smallest possible send buffer of a Unix socket.
 inline constexpr std::size_t kMostDatagramBytes = 4096;
-// Limit for the datagrams from one peer; a further datagram replaces the oldest one.
+// Limit for the datagrams from one peer, on all channels together, that wait to be taken; a further datagram replaces
+// the oldest one.
 inline constexpr std::size_t kMostQueuedDatagrams = 4096;
 
 class OobDatagramQueue {

@@ -2,10 +2,11 @@
 // compare.py runs this program, which prints one JSON object per line to standard output:
 //   bound_driver RANKS BYTES...
 //
-// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). For two ranks and at most kLineBytes bytes,
-// `line_us` is printed, too, and `bound_us` is the smaller of the two. `line_us` is the time of the shortest possible
-// exchange: two threads, each pinned to its own core, write a sequence number and the payload into their own cache
-// line, and wait for the line of the other thread. Unlike the bound of `tutti perf`, this exchange needs no barrier.
+// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). A value that cannot be measured is left out.
+// For two ranks and at most kLineBytes bytes, `line_us` is printed, too, and `bound_us` is the smaller of the two.
+// `line_us` is the time of the shortest possible exchange: two threads, each pinned to its own core, write a sequence
+// number and the payload into their own cache line, and wait for the line of the other thread. Unlike the bound of
+// `tutti perf`, this exchange needs no barrier.
 #include <pthread.h>
 #include <sched.h>
 
@@ -54,8 +55,8 @@ bool pin_to_nth(int thread) {
   return false;
 }
 
-// The shortest two-rank exchange of all repetitions, in microseconds; nullopt if the threads cannot be pinned to two
-// cores.
+// The mean time of an exchange between two threads, in microseconds, in the fastest of all repetitions; nullopt if the
+// threads cannot be pinned to two cores.
 std::optional<double> measure_line_us() {
   std::optional<double> best_us;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {

@@ -30,9 +30,9 @@ class Control {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // Waits for all ranks. If there is a core for each rank, the caller spins for about 20 us, in which ranks usually
-  // arrive, and then sleeps, so that a helper thread of the library can use the core. With fewer cores than ranks the
-  // caller sleeps at once.
+  // Waits for all ranks. If there is a core for each rank, the caller makes kSpins (control.cc) checks, within some
+  // microseconds, in which ranks usually arrive, and then sleeps, so that a helper thread of the library can use the
+  // core. With fewer cores than ranks the caller sleeps at once.
   void barrier();
 
   struct Spread {

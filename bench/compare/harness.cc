@@ -151,7 +151,7 @@ class Measurement {
     return {};
   }
 
-  // The number of calls that fill the target time.
+  // The number of calls that fill the target time, within the limits that harness.h states.
   int calls_for(double call_us) const {
     const double least = call_us < kSecondUs ? 3 : 1;
     return static_cast<int>(std::clamp(options_.target_ms * 1000 / call_us, least, double{kMaxCalls}));
@@ -221,7 +221,7 @@ class Measurement {
   }
 
   // Measures the processor time of the ranks other than rank 0 during `work`, in percent of a core. Rank 0 is not
-  // counted, because it is the one that enters the call late.
+  // counted, unless it is the only rank, because it is the one that enters the call late.
   template <class Work>
   Status measure_cpu(const Work& work, const char* name) {
     const double start_us = now_us();

@@ -1,10 +1,11 @@
 // The harness that measures every library with the same buffers, checks, warm-up, number of calls and clock. The main
 // thread of each rank runs it.
 //
-// For each size, it checks every element of the result of a first call. Short batches of calls then estimate how long
-// a call takes. A trial has a warm-up, then N calls of {barrier of the control plane; clock; call; clock}, then M
-// calls without barriers in between. N and M are chosen to fill the target time; they are at most kMaxCalls, and at
-// least 3 (1 if a call takes a second or longer). After the last trial every element of one more call is checked.
+// To measure time (Measure::kTime), it checks, for each size, every element of the result of a first call. Short
+// batches of calls then estimate how long a call takes, unless the first call was long. A trial has a warm-up, then N
+// calls of {barrier of the control plane; clock; call; clock}, then M calls without barriers in between. N and M are
+// chosen to fill the target time; they are at most kMaxCalls, and at least 3 (1 if a call takes a second or longer).
+// After the last trial every element of one more call is checked.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,9 @@ class Library {
   virtual Result<std::shared_ptr<float>> allocate(std::size_t bytes);
 };
 
-// Pins this process to a core if the options require it. Call it first in the main() of a driver, because the threads
-// that a library starts inherit the affinity. Also makes the kernel kill this process if its parent exits.
+// Pins this process to a core if the options require it and contain its rank. Call it first in the main() of a driver,
+// because the threads that a library starts inherit the affinity. Also makes the kernel kill this process if its parent
+// exits.
 void prepare_process(const Options& options);
 
 // Executes the measurements that the options describe, as rank control.rank(); rank 0 writes the results. Errors:

@@ -11,6 +11,6 @@ inside=(ip netns exec "$machine" unshare --uts sh -c)
 if [ $# -gt 1 ] && [ -x "$(command -v -- "$1")" ]; then
   exec "${inside[@]}" 'hostname "$0" && exec "$@"' "$machine" "$@"
 else
-  # One string, or words that contain quotes: the shell of the other machine parses them, as with ssh.
+  # One string, or words of which the first is not a program: a shell in the namespace parses them, as with ssh.
   exec "${inside[@]}" 'hostname "$0" && eval "$1"' "$machine" "$*"
 fi

@@ -25,7 +25,7 @@ from peers import TUTTI_PORT, JobEnvironment, Process, Variant, driver_arguments
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 2.0  # time for a launcher to end its ranks itself
+_GRACE_S = 2.0  # time after SIGTERM, for a launcher to end its ranks itself, and after SIGKILL
 _POLL_S = 0.02
 _ERROR_LINES = 3
 
@@ -76,7 +76,7 @@ def end_descendants() -> None:
 
 
 def _collect(pid: int) -> bool:
-    """Whether the process has ended. If it is a child of this process, reads its exit status."""
+    """Whether the process is a child of this process and has ended. If so, reads its exit status."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:  # a grandchild: its parent reads the status, or this process later
@@ -175,8 +175,8 @@ def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[
 
 
 def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, trials: int, limit_s: float) -> str:
-    """Waits until all processes have ended, one has failed, or a size takes too long. Returns why the job was ended
-    early, or an empty string."""
+    """Waits until all processes have ended, one has failed, or a size takes too long. Returns a reason only in the last
+    case; otherwise returns an empty string."""
     done = 0
     since = time.monotonic()
     while None in (statuses := [child.poll() for child in children]):

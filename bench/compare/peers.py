@@ -151,7 +151,7 @@ def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Var
 
 
 def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trials: int, target_ms: float) -> list[str]:
-    """The options of every driver, except times and files, which the caller adds."""
+    """The options of every driver, except --pause-ms and the files, which the caller adds."""
     return [
         *("--measure", case.measure, "--collective", case.collective),
         *("--sizes", ",".join(str(size) for size in sizes)),

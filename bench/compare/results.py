@@ -24,7 +24,7 @@ class Cell:
     bytes: int
     variant: str
     measure: str = "time"
-    times: dict[str, list[float]] = field(default_factory=dict)  # name of the time -> one value per trial
+    times: dict[str, list[float]] = field(default_factory=dict)  # name of a time or CPU load -> one value per trial
     wrong: int = 0  # number of wrong elements
     note: str = ""  # the reason why samples are missing; empty: none are
 
@@ -106,7 +106,7 @@ class Results:
 
     @staticmethod
     def from_json(text: str) -> Results:
-        """Raises ValueError if the file has another format."""
+        """Raises ValueError if the file is not JSON, or has another schema or version."""
         data = json.loads(text)
         if data.get("schema") != SCHEMA or data.get("version") != VERSION:
             raise ValueError(f"not a file of {SCHEMA}, version {VERSION}")

@@ -56,7 +56,8 @@ class Grid:
         return [variant for variant in self.variants if variant.startswith("tutti")]
 
     def best_peer(self, size: int, prefix: str = "") -> tuple[str, float] | None:
-        """The fastest variant of another library. Only variants with names that begin with `prefix` are considered."""
+        """The fastest variant that is not one of `ours`: of another library, or of another build of Tutti. Only
+        variants with names that begin with `prefix` are considered."""
         found = [
             (time, variant)
             for variant in self.variants
@@ -66,7 +67,7 @@ class Grid:
         return (min(found)[1], min(found)[0]) if found else None
 
     def speedup(self, ours: str, size: int, prefix: str = "") -> float | None:
-        """The time of the best peer divided by the time of Tutti: greater than 1 if Tutti is faster."""
+        """The time of the best peer divided by that of the variant `ours`: greater than 1 if `ours` is faster."""
         best, time = self.best_peer(size, prefix), self.time(ours, size)
         return best[1] / time if best is not None and time else None
 

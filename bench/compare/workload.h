@@ -55,8 +55,7 @@ struct Buffers {
 // Fills the inputs of `rank`, and sets the outputs to a value that is never a correct result.
 void fill(const Workload& workload, int rank, const Buffers& buffers);
 
-// The number of elements in the result of `rank` that differ from the correct value, bit for bit. 0 if the rank gets
-// no result.
+// The number of elements in the result of `rank` that differ from the correct value. 0 if the rank gets no result.
 std::uint64_t count_wrong(const Workload& workload, int rank, const Buffers& buffers);
 
 }  // namespace tutti::compare

@@ -57,7 +57,7 @@ struct SubmitMethod {
 struct Cell {
   Ranks& ranks;
   std::size_t bytes = 0;
-  std::optional<double> empty_us;  // duration of one empty kernel per rank; nullopt: this build has no kernels
+  std::optional<double> empty_us;  // duration of one empty kernel per rank; nullopt: there is no such kernel
 };
 
 Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const SubmitMethod& method,
@@ -87,7 +87,8 @@ Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Su
   return row;
 }
 
-// The duration of an empty kernel in the stream of every rank, in microseconds; nullopt if this build has no kernels.
+// The duration of an empty kernel in the stream of every rank, in microseconds; nullopt if the kernel is not available,
+// for example because this build has no device code.
 Result<std::optional<double>> time_empty(Gpu& gpu, const CallsOptions& options, const Ranks& ranks) {
   const auto kernel = gpu.kernel("tutti_empty");
   if (!kernel) return std::optional<double>();

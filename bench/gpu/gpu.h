@@ -1,6 +1,6 @@
 // Gpu: the GPU that gpu_bench measures. It has the driver, a context that is current in this thread, a stream, the
-// library's kernels by name, and time measurement with events. tests/device/hardware uses it, too. Only the const
-// functions may be called by other threads.
+// library's kernels by name, and time measurement with events. tests/device/hardware uses it, too. Other threads may
+// only call driver() and context().
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Grid {
   unsigned threads = 32;
 };
 
-// The rounds of a measurement. After a warm-up, each round has several passes between two events. The median of the
+// The rounds of a measurement. After a warm-up, each round has one or more passes between two events. The median of the
 // rounds counts.
 struct Rounds {
   unsigned rounds = 7;
@@ -40,8 +40,8 @@ struct Samples {
 class Gpu {
  public:
   // Opens a GPU. `image` is kernels::device_image() of the library, or a replacement in a test; it may be empty.
-  // Errors: kUnsupported (there is no driver or no device), kInvalidArgument (there is no device with that number),
-  // kSystem.
+  // Errors: kUnsupported (there is no driver or no device), kInvalidArgument (there is no device with that number), and
+  // those of calls to the driver.
   static Result<std::unique_ptr<Gpu>> open(int device, std::span<const std::byte> image);
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -73,7 +73,7 @@ class Gpu {
   Status synchronize() const { return stream_->synchronize(); }
 
   // Measures each of `bodies`, which submit their work to stream(). Each round runs all of them in turn, so that the
-  // clock rate of the GPU is the same for all.
+  // clock rate of the GPU is about the same for all.
   Result<std::vector<Samples>> measure(const Rounds& rounds, std::span<const std::function<Status()>> bodies) const;
   // Measures one body that has its own events and returns the microseconds of one pass.
   static Result<Samples> measure(const Rounds& rounds, const std::function<Result<double>()>& body);

@@ -1,6 +1,6 @@
 // gpu_bench: compares the library on one GPU with the limits of that GPU, in one run, with times from events. See
 // bench/README.md. Exit statuses: 0 success; 1 something failed or a result was wrong; 2 the command line is wrong; 3
-// there is no GPU, no driver or no device code.
+// there is no GPU, no driver or, without --smoke, no usable device code.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

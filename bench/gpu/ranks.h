@@ -1,7 +1,7 @@
 // Ranks: the ranks of one job on one GPU, in this process. Each rank has a communicator, a stream and buffers. The
-// calls of all ranks are submitted together: as a group by one thread, or by one thread per rank. It uses only the
-// public API, so that the results are those of applications. One thread uses a Ranks object, which has threads of its
-// own.
+// calls of all ranks are submitted together: as a group by one thread, or by one thread per rank. It uses communicators
+// only through the public API, so that the results are those of applications. One thread uses a Ranks object, which has
+// threads of its own.
 #pragma once
 
 #include <cstddef>

@@ -24,8 +24,8 @@ inline constexpr std::size_t kPeriodBytes = 16 * 65'537;  // 16 bytes times the 
 Period random_period(DataType type, std::uint64_t seed);
 
 // float32 whole numbers with one octal digit for each rank: the values of rank r are a digit times 8^r. So the sum of
-// up to 8 ranks is exact in any order, and shows which rank's digit is missing, counted twice or misplaced. 0 <= rank
-// < 8.
+// up to 8 ranks is exact in any order, and a digit that is missing, counted twice or misplaced changes most elements of
+// the sum. 0 <= rank < 8.
 Period rank_digits(int rank);
 // The sum of the values of ranks 0 .. ranks - 1.
 Period sum_of_digits(int ranks);

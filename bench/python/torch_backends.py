@@ -6,7 +6,8 @@
 For each size the backends run in turn in several rounds, so that other load of the machine affects both. The time of a
 round is the mean of its calls; the result is the median of the rounds on the slowest rank. Sizes are the bytes of one
 rank's tensor (all_reduce, broadcast), of the whole output (all_gather), or of the whole input (reduce_scatter,
-all_to_all). The exit status is 1 if Tutti is slower than gloo in some measurement; these measurements are listed.
+all_to_all). The exit status is 1 if Tutti is slower than gloo in some measurement (these measurements are listed), or
+if a rank fails.
 """
 
 from __future__ import annotations

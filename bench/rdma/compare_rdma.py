@@ -3,7 +3,8 @@
 All programs run one after the other in each round; every second round has the reverse order. The tables have the
 medians over the rounds. Each row of Tutti also has its ratio to a reference row: the median of the ratios of the
 rounds, and their range. A second table has the processor time of each side. TUTTI_* variables of the environment are
-passed to Tutti, and UCX's settings are the same for all programs.
+passed to Tutti. Tutti's transport ucx and ucx_perftest have the same UCX settings, except that ucx_perftest also gets
+UCX_RNDV_SCHEME=put_zcopy.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """One side of the comparison over RDMA, in a guest of scripts/rdma-vm: side.py PLAN RESULTS.
 
 Both sides (RANK 0 and 1 of 2) execute the cases of the file PLAN together. Side 0 runs the servers of perftest and
-ucx_perftest. It writes RESULTS, one JSON object per line, with the fields of the case and `value` or `error`. `usage`
-has, for each side, the cost of the program including its start: user and system CPU seconds, voluntary and involuntary
-context switches.
+ucx_perftest. It writes RESULTS, one JSON object per line, with the fields of the case and `error`, or `value` and
+`usage`. `usage` has, for each side, the cost of the program including its start: user and system CPU seconds, voluntary
+and involuntary context switches.
 """
 
 import json
@@ -112,8 +112,8 @@ def perftest(peer, case):
 
 def ucx(peer, case):
     environment = {**UCX, "UCX_RNDV_SCHEME": "put_zcopy"}
-    # With -E sleep, tests with puts do not end (UCX 1.13). The target of one-sided tests polls without need, so it
-    # runs with the lowest priority.
+    # With -E sleep, tests with puts do not end (UCX 1.13). The target of ucp_put_bw polls without need, so it runs with
+    # the lowest priority.
     wait, low_priority = [], []
     if case["program"].startswith("tag"):
         wait = ["-E", "sleep"]

@@ -1,9 +1,9 @@
 """Reference measurements of `tutti train`. scripts/measure-training builds what it needs and calls it.
 
 A section has a list of jobs and a report. A job is one run of a command that writes a log. Every run is saved as soon
-as it has ended, so that --resume can continue after an interruption. The outermost loop is over seeds or rounds, so
-that the results after an interruption have every row of the table. One job runs at a time. sections.py defines the
-sections.
+as it has ended, so that --resume can continue after an interruption. In a section with several seeds or rounds, the
+outermost loop is over these, so that the results after an interruption have every row of the table if the first seed or
+round is complete. One job runs at a time. sections.py defines the sections.
 """
 
 from __future__ import annotations

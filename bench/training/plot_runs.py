@@ -1,12 +1,12 @@
 """Plots training runs from their logs: loss, throughput, and the time of a step. scripts/plot-training calls it.
 
 The figure has a panel for each kind of data that the logs have:
-  loss        loss over steps, with a line for each log. With more than 100 steps the line is smoothed, and a faint band
-              behind it shows the range of the losses. The line has a gap where no loss is known. Dots are test
-              accuracies, on the right axis
+  loss        loss over steps, with a line for each log. With more than MANY_STEPS steps the line is smoothed, and a
+              faint band behind it shows the range of the losses. The line has a gap where no loss is known. Dots are
+              test accuracies, on the right axis
   throughput  samples/s over ranks, with a line for each strategy (for each model and precision of a strategy, if the
-              logs have several), and a dotted line for ideal scaling. Drawn only if the runs have different numbers
-              of ranks
+              logs have several), and a dotted line for ideal scaling. Drawn only if the runs that have a throughput
+              have different numbers of ranks
   time        the mean time of a step in ms, as a stacked bar for each log. The first step is left out, because it
               warms up
 Exit status: 0; 1 if a log cannot be used or the plot cannot be written; 2 if the command line is wrong, or if

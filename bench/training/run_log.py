@@ -43,8 +43,8 @@ class Epoch:
 @dataclass
 class RunLog:
     """The part of a log that the plots use. If a record lacks a field, or the field is null, a measured value and `lr`
-    are NO_VALUE, and any other setting is 0 or empty. A log without `ranks`, or with a record without its `step`, is
-    refused."""
+    are NO_VALUE, and any other setting is 0 or empty. A log without `ranks`, or with a "step" or "epoch" record without
+    its `step`, is refused."""
 
     name: str  # name of the file without folder and extension
     model: str = ""

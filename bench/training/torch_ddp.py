@@ -1,11 +1,12 @@
-"""The models of `tutti train` in PyTorch, trained with DistributedDataParallel over Gloo. It measures only throughput.
+"""Two models of `tutti train` in PyTorch, trained with DistributedDataParallel over Gloo. Measures only throughput.
 
     build/python/bin/torchrun --standalone --nproc-per-node 2 bench/training/torch_ddp.py cnn --steps 60 --json FILE
 
 measure.py starts it. The models have the same layers and numbers of parameters as those of Tutti (train/models.h). The
-optimizer is SGD with momentum 0.9 as well. The data are generated tensors with the shapes of the real data. Everything
-else has DDP's defaults. Rank 0 writes a log like that of `tutti train --json` after the last step. The time of a step
-includes loading, forward and backward pass, the update, and reading the loss.
+optimizer is SGD with momentum 0.9, as in the section `speed` of sections.py. The data are generated tensors with the
+shapes of the real data. Everything else has DDP's defaults, unless --bucket-mb is given. Rank 0 writes a log like that
+of `tutti train --json` after the last step. The time of a step includes loading, forward and backward pass, the update,
+and reading the loss.
 """
 
 from __future__ import annotations

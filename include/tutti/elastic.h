@@ -1,5 +1,6 @@
-// Elastic: one rank of a job that continues when ranks die. `tutti run --elastic MIN:MAX` starts the ranks, replaces
-// ranks that die, and then makes all ranks form a new communicator. The program is one loop (docs/elastic.md):
+// Elastic: one rank of a job that continues when ranks die. `tutti run --elastic MIN:MAX` starts MAX ranks and replaces
+// ranks that die, at most --max-restarts times. After that the job continues with fewer ranks, down to MIN. After each
+// death the live ranks form a new communicator. The program is one loop (docs/elastic.md):
 //
 //   auto job = tutti::Elastic::join();
 //   const auto restore = [&](tutti::Communicator& communicator, std::int32_t source) -> tutti::Status {
@@ -16,13 +17,14 @@
 // the last successful step (or the restored state). So write the results of a step, and a restored state, to spare
 // memory first, so that a step or a restore that fails has changed nothing.
 //
-// After a death the survivors and the replacements form a new communicator. The job continues after the lowest number
-// of steps that a survivor has done, and next() gives every rank the state of a rank that has done that number. If
-// there is no such rank (at the start, or if all ranks that had a state have died), the job starts at step 0 with the
-// program's initial state. If the set-ups, restores and steps of a rank fail 20 times in a row, although no rank has
-// died meanwhile, this rank cannot continue: next() returns false, and status() has the last error. After next() has
-// returned false on all ranks, ranks are no longer replaced: a rank that fails then makes the job fail. Without
-// `tutti run --elastic` the same program is an ordinary job, which the first failure ends.
+// After a death the survivors and the replacements, if there are any, form a new communicator. The job continues after
+// the lowest number of steps that a survivor has done, and next() gives every rank the state of a rank that has done
+// that number. If there is no such rank (at the start, or if all ranks that had a state have died), the job starts at
+// step 0 with the program's initial state. If 20 set-ups, restores and steps of a rank fail, although meanwhile no
+// other rank has died and this rank has not completed a new step, this rank cannot continue: next() returns false, and
+// status() has the last error. When all ranks have done all steps, next() returns false on all of them, and ranks are
+// no longer replaced: a rank that fails then makes the job fail. Without `tutti run --elastic` the same program is an
+// ordinary job, which the first failure ends.
 //
 // Threads: an Elastic is used by one thread at a time.
 #pragma once
@@ -57,8 +59,9 @@ class TUTTI_API Elastic {
   using Restore = std::function<Status(Communicator& communicator, std::int32_t source)>;
   // Returns true if the program has to do a step; communicator() is then usable. Blocks while the ranks form a new
   // communicator, and calls `restore` once for each new communicator. If `restore` fails, the ranks form another
-  // communicator. Returns false if all ranks have done `steps` steps (the same number on all ranks) and have the
-  // final state, or if this rank cannot continue. status() is ok in the first case and an error in the second.
+  // communicator. Returns false if all ranks have done `steps` steps (the same number on all ranks) and have the final
+  // state, or if this rank cannot continue. status() is ok in the first case and an error in the second. Without `tutti
+  // run --elastic`, next() does not wait for other ranks at the end, and a `restore` that fails ends the job.
   bool next(std::uint64_t steps, const Restore& restore);
   // Reports the result of the step. After an error the ranks form a new communicator: next() destroys the present
   // one, and every Memory of the present one must be released before next() is called.
@@ -70,7 +73,8 @@ class TUTTI_API Elastic {
   // The number of the set-up that made the present communicator: 1, 2, ...; failed set-ups are counted as well. 0
   // before the first one.
   std::int32_t meeting() const;
-  // Valid after next() has returned true. Each new communicator may have other rank numbers and another size.
+  // May be called after next() has returned true, until done() gets an error. Each new communicator may have other rank
+  // numbers and another size.
   Communicator& communicator();
   const Status& status() const;  // the reason if this rank cannot continue; ok otherwise
 

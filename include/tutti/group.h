@@ -9,8 +9,9 @@
 //
 // Nothing is sent before run() or start(). A Group that is destroyed earlier discards its calls and logs a warning.
 // While a group holds calls on a communicator, the thread that added the first of these calls cannot call collectives,
-// sends or receives on that communicator directly: they are refused (kInvalidArgument), because they were probably
-// meant for the group. Other threads may use the communicator, and may have groups of their own.
+// sends or receives on that communicator directly, and cannot add calls on it to another Group: they are refused
+// (kInvalidArgument), because they were probably meant for the first group. Other threads may use the communicator, and
+// may have groups of their own.
 //
 // Threads: a Group is used by one thread at a time.
 #pragma once
@@ -39,10 +40,10 @@ class TUTTI_API Group {
   // 65536 calls. run() and start() also refuse (kInvalidArgument) more collectives on one communicator than its queue
   // of operations has room for at that moment.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also
-  // holds the matching receive or send. The sends and receives of a group on one communicator use either only host
-  // memory or only device memory. The longest of their timeouts applies to all of them; a call that passes 0 has the
-  // communicator's timeout.
+  // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also holds
+  // the matching receive or send. The sends and receives of a group on one communicator use either only host memory or
+  // only device memory, and one stream. The longest of their timeouts applies to all of them; a call that passes 0 has
+  // the communicator's timeout.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,

@@ -36,9 +36,10 @@ class PlanDraft;
 struct UserPlanData;
 }  // namespace detail
 
-// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks, and a plan is
-// refused (kUnsupported) if its proof would need more than about 2 GiB of memory or more than about a minute. Rings and
-// trees are possible for up to 1024 ranks, and plans in which all pairs of ranks communicate for up to about 256 ranks.
+// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks per tile, and a plan
+// is refused (kUnsupported) if its proof would need more than about 2 GiB of memory or more than about a minute. Rings
+// and trees are possible for up to 1024 ranks, and plans in which all pairs of ranks communicate for some hundred
+// ranks.
 struct PlanLimits {
   static constexpr std::uint32_t kRanks = 1024;
   static constexpr std::uint32_t kChannels = 64;     // per rank
@@ -55,8 +56,10 @@ struct PlanLimits {
 
 // The properties of a plan that are the same for all its ranks.
 struct PlanDescription {
-  std::string name{};     // for people: UTF-8 without control or direction characters, at most 128 bytes
-  std::string comment{};  // for people: UTF-8 without control or direction characters, at most 4096 bytes
+  // For people: UTF-8 of at most kNameBytes and kCommentBytes bytes (PlanLimits), without control characters and
+  // characters that change the direction of text or separate lines.
+  std::string name{};
+  std::string comment{};
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
   std::uint32_t ranks = 1;                                 // 1 .. 1024
   std::uint32_t root = 0;                                  // 0 .. ranks-1 if the collective has a root, otherwise 0
@@ -93,7 +96,8 @@ class TUTTI_API UserPlan {
  public:
   // Reads and proves a plan. The error names the field ("ranks[2].channels[0].steps[5].receive[0].peer: ...") or, if
   // the text is valid but the plan is not correct, the rank, channel and step. Errors: kInvalidPlan; kUnsupported if
-  // the format has another version, or if the plan exceeds PlanLimits.
+  // the format has another version, or if the text is too long or the plan has too many ranks, channels, steps,
+  // messages or chunks (PlanLimits). A single field that is out of its range, for example `slots`, is kInvalidPlan.
   static Result<UserPlan> parse_json(std::string_view text);
   // Reads and proves a plan from a file. Errors: as above, and kSystem if the file cannot be read.
   static Result<UserPlan> load(const std::string& path);
@@ -112,7 +116,7 @@ class TUTTI_API UserPlan {
   std::uint32_t digest() const;
 
   // The plan as JSON text; parse_json() turns it into an equal plan. The text of a plan with more than about 500,000
-  // steps is longer than PlanLimits::kJsonBytes, and parse_json() refuses it.
+  // steps can be longer than PlanLimits::kJsonBytes; parse_json() then refuses it.
   std::string to_json() const;
 
   bool operator==(const UserPlan& other) const;  // unlike digest(), compares name and comment as well
@@ -186,7 +190,8 @@ class TUTTI_API PlanBuilder {
   Channel channel(std::uint32_t rank);
 
   // Proves the plan as it has been built so far. Errors: kInvalidArgument if the builder was used wrongly, kInvalidPlan
-  // if the plan is not correct (both name rank, channel and step), kUnsupported if it exceeds PlanLimits.
+  // if the plan is not correct (both name rank, channel and step if the fault is in one step), kUnsupported if it
+  // exceeds PlanLimits.
   Result<UserPlan> build() const;
 
  private:

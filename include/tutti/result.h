@@ -1,7 +1,8 @@
-// Status, Result<T> and Error: errors as values. Every function of Tutti that can fail for a reason outside the program
-// returns a Status or a Result<T>. A broken invariant inside Tutti is an assertion failure instead. Nothing here
-// throws, except that a copy of an error message can throw std::bad_alloc. All types are values: they can be copied and
-// passed between threads.
+// Status, Result<T> and Error: errors as values. Functions of Tutti that can fail for a reason outside the program
+// return a Status or a Result<T>; the comments of a few functions state another way. A broken invariant inside Tutti is
+// an assertion failure instead. Nothing here throws, except std::bad_alloc when an error message is copied or
+// formatted, and exceptions of T itself. All types are values, which can be passed between threads, and copied if T can
+// be copied.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,12 @@
 namespace tutti {
 
 // The largest thing that an error has made unusable. After kCall the communicator works as before. After kConnection or
-// kCommunicator every further call on the communicator fails with the same error. After kProcess nothing of Tutti can
-// be used in this process.
+// kCommunicator every further collective, send and receive on the communicator fails, with the same cause; agree(),
+// shrink() and the queries still work. After kProcess nothing of Tutti can be used in this process.
 enum class ErrorScope : std::uint8_t { kCall, kConnection, kCommunicator, kProcess };
 
 enum class ErrorCode : std::uint8_t {
-  kInvalidArgument,  // this rank passed a wrong argument: null pointer, unknown type, overflow, rank out of range
+  kInvalidArgument,  // a wrong argument of this rank or, if Error::rank is a rank, a buffer of that rank was unusable
   kMismatch,         // the ranks of one call disagree on its arguments; Error::rank is a rank that differs
   kInvalidPlan,      // the text of a plan is malformed, or the verifier has found the plan incorrect
   kUnsupported,      // the arguments are correct, but this build or this machine cannot carry out the call
@@ -40,7 +41,7 @@ inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // the highest
 struct Error {
   ErrorCode code = ErrorCode::kSystem;
   ErrorScope scope = ErrorScope::kCall;
-  std::int32_t rank = -1;  // the rank that caused the failure; -1 if it is not known, or if several ranks caused it
+  std::int32_t rank = -1;  // the rank that caused the failure; -1: not known, several ranks, or a cause that is no rank
   std::string message;     // the cause, the rank, peer and operation if they are known, and how to fix it
 
   bool operator==(const Error&) const = default;

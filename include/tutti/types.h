@@ -1,6 +1,6 @@
 // The types of the arguments of a collective call: element types, reductions and algorithms. All are values. The
-// enumeration of the collectives is in collectives.h. DataType and ReduceOp have the numbers of NCCL's enumerations, so
-// that the NCCL interface needs no conversion table.
+// enumeration of the collectives is in collectives.h. DataType and ReduceOp (except kPreMulSum) have the numbers of
+// NCCL's enumerations, so that the NCCL interface needs no conversion table.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Conversions between 8-bit floats and vectors of float32, by the rules of float8.h. They go through float16,
-// because most machines have instructions that convert float16. Included once for each Highway target, only by
+// Conversions between 8-bit floats and vectors of float32, by the rules of float8.h. They go through float16, because
+// most machines have instructions that convert float16. Included once for each Highway target that has vectors, only by
 // reduce-inl.h.
 //
 // A 16-bit word contains two float8: the element with the even index in the lower byte, the one with the odd index in

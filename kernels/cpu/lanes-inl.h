@@ -1,6 +1,6 @@
 // Vectors of one target (one instruction set, for example AVX2): how each element type is loaded, combined, finished
-// and stored. Included once for each Highway target, only by reduce-inl.h and float8-inl.h. Everything is in the
-// namespace of that target.
+// and stored. Included once for each Highway target that has vectors, only by reduce-inl.h and float8-inl.h. Everything
+// is in the namespace of that target.
 //
 // A value is one vector, or a Pair of values: 16-bit floats are widened into a pair of float32 vectors, 8-bit floats
 // into a pair of such pairs, and a block is a Pair of values or of smaller blocks (BlockOf). combined(), scaled() and
@@ -8,8 +8,9 @@
 // written like a single vector and stays in registers.
 //
 // NaN: additions, multiplications and divisions may produce any NaN. finished() replaces each NaN with the canonical
-// one, because the bits of the NaN depend on the order in which the compiler passes two operands to an instruction.
-// min and max keep the first NaN, and finished() makes that NaN quiet.
+// one, because the bits of the NaN depend on the order in which the compiler passes two operands to an instruction. min
+// and max keep the first NaN, and finished() makes that NaN quiet (or canonical, if it divides). For 8-bit floats,
+// store() makes every NaN canonical instead.
 #if defined(TUTTI_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_LANES_INL_H_
 #undef TUTTI_KERNELS_CPU_LANES_INL_H_
@@ -89,7 +90,7 @@ HWY_INLINE V multiply(V a, V b) {
   }
 }
 
-// Returns value (+) next, where (+) is the operation. If two floats are equal, or both are NaN, min and max keep
+// Returns value (+) next, where (+) is the operation. If two floats are equal, or `value` is NaN, min and max keep
 // `value`.
 template <Combine kOp, class V>
 HWY_INLINE V combined(V value, V next) {
@@ -116,8 +117,8 @@ HWY_INLINE V scaled(V value, hn::TFromV<V> scale) {
     return product;
 }
 
-// Divides integers one at a time, because no target that reduce.cc enables has a vector instruction for it. Averages of
-// integers are too rare to justify a faster method.
+// Divides integers one at a time, because neither x86 nor NEON has a vector instruction for it. Averages of integers
+// are too rare to justify a faster method.
 template <class T>
 HWY_NOINLINE void divide_lanes(T* lanes, std::size_t lane_count, std::uint32_t divisor) {
   using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
@@ -141,7 +142,7 @@ HWY_INLINE V divided(V value, std::uint32_t divisor) {
 }
 
 // Divides by `divisor` if it is not 1, and then replaces NaNs by the rules at the top of this file. kAnyNan: store() of
-// this element type replaces every NaN with the canonical one, so finished() leaves NaNs as they are.
+// this element type replaces every NaN with the canonical one, so finished() need not replace NaNs.
 template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE V finished(V value, std::uint32_t divisor) {
   constexpr bool kSelects = kOp == Combine::kMin || kOp == Combine::kMax;
@@ -249,8 +250,8 @@ struct Codec<Bfloat16> : CodecBase {
 };
 
 // On x86 with AVX2 or AVX-512, one instruction per direction (F16C) converts float16 by the rules of float16.h; tests
-// check this for every value. On other targets the conversions of Highway 1.0 do not follow these rules (NaN, ties to
-// even), so Float16Lanes implements them with integer operations.
+// compare the results with the definition. On other targets the conversions of Highway 1.0 do not follow these rules
+// (NaN, ties to even), so Float16Lanes implements them with operations on the bits and on float32.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
 inline constexpr bool kNativeFloat16 = true;
 #else

@@ -1,8 +1,9 @@
 // The reduction pass of one target: blocks of a few vectors, each of which is loaded from every source, combined in
-// registers, and stored to every destination. Included once for each Highway target, only by reduce.cc.
+// registers, and stored to every destination. Included once for each Highway target that has vectors, only by
+// reduce.cc.
 //
-// If the last block is incomplete, the same code works on a padded copy, so that nothing outside the buffers is read
-// or written.
+// For an incomplete block (the last one, and with streamed stores also the part before the first aligned address), the
+// same code works on a padded copy, so that nothing outside the buffers is read or written.
 #if defined(TUTTI_KERNELS_CPU_REDUCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_CPU_REDUCE_INL_H_
 #undef TUTTI_KERNELS_CPU_REDUCE_INL_H_
@@ -27,13 +28,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Stores bypass the caches if the sources and destinations of a call, or bytes_until_reuse, have at least this many
-// bytes. Measured on a Sapphire Rapids virtual machine with float32 sums: at 64 MiB in total, cached stores reach 28
-// GB/s and streamed stores 21 GB/s; at 256 MiB, cached stores reach 14 GB/s and streamed stores 28 GB/s.
+// Stores can bypass the caches if the sources and destinations of a call, or bytes_until_reuse, have at least this many
+// bytes; see choose_stores(). Measured on a Sapphire Rapids virtual machine with float32 sums: at 64 MiB in total,
+// cached stores reach 28 GB/s and streamed stores 21 GB/s; at 256 MiB, cached stores reach 14 GB/s and streamed stores
+// 28 GB/s.
 inline constexpr std::size_t kStreamBytes = std::size_t{96} << 20;
 
-// The parameters that every block of one call needs. The functions that are not inlined take a Pass by value, so that
-// the compiler can keep its members in registers across the stores.
+// The parameters that every block of one call needs. The HWY_NOINLINE functions take a Pass by value, so that the
+// compiler can keep its members in registers across the stores.
 template <class T>
 struct Pass {
   using C = Codec<T>;
@@ -65,8 +67,8 @@ struct Pass {
   std::uint32_t divisor;
 };
 
-// Returns the value of one block: all sources are combined, in order. `from(source)` returns the address of the
-// block in that source.
+// Returns the value of one block: all sources are combined, in order. `from(source)` returns the address of the block
+// of that source, or of a padded copy.
 template <class T, Combine kOp, class From>
 HWY_INLINE auto reduced_block(const Pass<T>& pass, const From& from) {
   using C = typename Pass<T>::C;

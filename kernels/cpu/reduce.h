@@ -7,13 +7,14 @@
 // set, for example AVX2; Highway selects the best target of the machine once, at run time.
 //
 // The rules for rounding and NaN are the same on every target, for every length and every alignment:
-// - 16-bit and 8-bit floats are widened to float32, reduced as float32, and rounded to nearest even once, when they
-//   are stored. A reduction of one source without a factor and with divisor 1 copies the bits.
+// - 16-bit and 8-bit floats are widened to float32, reduced as float32, and rounded to their own type (to nearest even)
+//   once, when they are stored. A reduction of one source without a factor and with divisor 1 copies the bits.
 // - If a value is out of the range of float8 when it is stored, it becomes the largest finite value of the same
 //   sign: 448 for e4m3, 57344 for e5m2. An infinity also becomes the largest finite value, even if min or max selects
-//   an infinity of e5m2. Values of the other floating-point types overflow to infinity.
+//   an infinity of e5m2; only a copy of the bits keeps it. Values of the other floating-point types overflow to
+//   infinity.
 // - Floats are divided by `divisor` and not multiplied by its reciprocal. The quotient is rounded to the type in which
-//   values are added: float64 for float64, otherwise float32. `scale` is rounded to that type, too.
+//   values are added: float64 for float64, otherwise float32. `scale` and `divisor` are rounded to that type, too.
 // - Fused multiply-add is never used, and subnormals are never flushed to zero, whatever floating-point modes the
 //   calling thread has set.
 // - If a sum, product, scaling or division gives NaN, the result is the canonical NaN, whatever NaNs the operands
@@ -45,11 +46,12 @@ struct Reduction {
   std::ptrdiff_t scaled_source = -1;
   Scale scale;
   std::uint32_t divisor = 1;  // the combined value of all sources is divided by it; at least 1
-  // The number of bytes that the caller moves before the destinations are read again; 0 if the caller does not know
-  // it. Stores bypass the caches if this number, or the number of bytes of all sources and destinations of the call, is
-  // at least 96 MiB, because the destinations would be evicted before they are read again. The stores use the caches
-  // nevertheless if the destinations differ in alignment relative to 64 bytes, or if a destination is also a source.
-  // A plain copy (one source, no scaling, divisor 1) ignores this field.
+  // The number of bytes that the caller moves before the destinations are read again; 0 if the caller does not know it.
+  // Most stores bypass the caches if this number, or the number of bytes of all sources and destinations of the call,
+  // is at least kStreamBytes (reduce-inl.h), because the destinations would be evicted before they are read again. The
+  // stores use the caches nevertheless if a destination is shorter than 64 bytes, if the destinations differ in
+  // alignment relative to 64 bytes, or if a destination is also a source. This field has no effect on a plain copy (one
+  // source, no scaling, divisor 1), on a call with very few elements, and on a machine without vectors.
   std::size_t bytes_until_reuse = 0;
 };
 
@@ -60,7 +62,7 @@ void reduce(const Reduction& reduction, std::span<const std::byte* const> source
             std::span<std::byte* const> destinations, std::size_t count);
 
 // Does the same as reduce(), with the same bits, in plain scalar code. Tests compare every target with it. Does not
-// check the arguments.
+// check the arguments, and uses the floating-point modes of the calling thread, which must be the default ones.
 void reduce_reference(const Reduction& reduction, std::span<const std::byte* const> sources,
                       std::span<std::byte* const> destinations, std::size_t count);
 

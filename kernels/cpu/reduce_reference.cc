@@ -1,7 +1,8 @@
-// reduce_reference(): the reduction element by element, in plain scalar code. The SIMD targets are compared with it
-// bit for bit. It is written for readability and not for speed. It converts with the scalar functions of float16.h and
-// float8.h. Tests check widening for every value, narrowing to float8 for every float32, and narrowing to 16-bit floats
-// beside every value and every midpoint. The SIMD code uses only the types and constants of these two headers.
+// reduce_reference(): the reduction element by element, in plain scalar code. Tests compare the SIMD targets with it
+// bit for bit. reduce() runs it as well, for few elements and on machines without vectors. It is written for
+// readability and not for speed. It converts with the scalar functions of float16.h and float8.h. Tests check widening
+// for every value, narrowing to float8 for every float32, and narrowing to 16-bit floats beside every value and every
+// midpoint. The SIMD code uses only the types and constants of these two headers.
 #include <bit>
 #include <cmath>
 #include <cstdint>

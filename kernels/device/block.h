@@ -1,5 +1,5 @@
 // The shared memory of one thread block of the evaluator, how it is filled, and the faults that tests inject into the
-// evaluator.
+// evaluator. This file also contains functions for connections, which transfer.h uses as well.
 //
 // evaluate.h explains which threads may access which variables between two block barriers. The hardware does not
 // initialise shared memory, so the block must set every variable before it reads it.
@@ -69,8 +69,8 @@ struct SliceContext {
   std::uint32_t slices;
 };
 
-// The range of steps and routes that is in shared memory, if the program is longer than kProgramAtOnce. If all
-// members are 0, no step and no route is loaded.
+// The range of steps and routes that is in shared memory, if the whole program is not. If all members are 0, no step
+// and no route is loaded.
 struct Fetched {
   std::uint32_t first_step;
   std::uint32_t steps;
@@ -98,7 +98,8 @@ struct Shared {
   std::uint64_t received_bytes[kMaxReceives];
   // Indexed by entry of the step; only the elements of sends are used. Only the thread of an entry uses its element.
   Delivery deliveries[kMaxReceives + kMaxSends];
-  // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied.
+  // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied there.
+  // Only valid if the step receives one message.
   std::uint32_t delivered;
   // The Outcome of a thread that could not continue in `prepare` or in `move`; otherwise kContinue. There is one
   // variable for each of the two parts, because a thread may already be in the next part before the other threads have
@@ -164,8 +165,9 @@ TUTTI_DEVICE bool has_credit(Link& link) {
   return link.released + slots > link.number;
 }
 
-// Tells the peer how many messages this end has posted or, at a receiving end, how many slots it has given back.
-// `releases`: earlier stores and loads of this block take effect before it.
+// Stores in the mailbox of the peer how many messages this end has posted or, at a receiving end, how many slots it has
+// given back. `releases`: earlier stores and loads of this thread, and those of the block before its last barrier, take
+// effect before this store.
 TUTTI_DEVICE void tell_peer(const Link& link, bool releases) {
   if (releases)
     port::store_release(&link.peer->counter, link.number);
@@ -187,7 +189,7 @@ TUTTI_DEVICE void post_message(const Link& link, const Envelope& envelope) {
 TUTTI_DEVICE std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Loads the channel's links and its state into shared memory. They are not contiguous in global memory, so each thread
-// finds the addresses of its own 16-byte words, and no load waits for another.
+// finds the addresses of its own 16-byte words. No load waits for another if the program is in shared memory.
 TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const Call& call,
                              const BlockAssignment& assignment, const PackedChannel& channel) {
   constexpr auto kLinkBytes = static_cast<std::uint32_t>(sizeof(Link));
@@ -242,7 +244,7 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
   return program;
 }
 
-// True if the rank at the other end of the link has mapped the window `window` of this rank.
+// True if messages on this link may refer to the window `window` of this rank. (The peer may have closed it since.)
 TUTTI_DEVICE bool shares(const Link& link, std::uint32_t window) {
   return link.windows != nullptr && window != kNoWindow && window >= link.first_window;
 }

@@ -1,6 +1,6 @@
 // The parameters of a launch of the evaluator, and the memory that ranks and host share while it runs. All types are
-// plain values. The host writes them before the first launch, and device code advances the counters in them from
-// call to call.
+// plain values. The host writes the parameters before each launch and the shared memory before the first one, and
+// device code advances the counters in that memory from call to call.
 //
 // Each type is written by the following side, and is in this memory:
 //
@@ -10,19 +10,19 @@
 //                 In this rank's memory, so that waiting does not read memory of another GPU.
 //   Envelope      Only for Protocol::kSimple: describes the message in a slot. Written by the sender, in the receiver's
 //                 memory.
-//   ChannelState  The position of a channel. In this rank's memory.
+//   ChannelState  The position of a channel. Written by the block that runs the channel, in this rank's memory.
 //   RankStatus    The abort flag and the ranks that have left, written by the host, and the first failure, written by
 //                 the device. In pinned memory or in device memory.
 //
 // The messages of a connection are numbered from 0 over all calls. These numbers also identify the call, because both
 // ends of the connection have the same number when a call begins. So a launch needs no call number as an argument, and
 // a launch that was captured in a CUDA graph can be replayed. Links belong to the communicator and are used by all its
-// plans. Channel states belong to one plan.
+// plans with the same protocol. Channel states belong to one plan.
 //
 // Most plans have one to four channels per rank, but a GPU can run many more blocks. So a call is run by `slices`
 // copies of the channels of the plan: slice s runs the tiles s, s + slices, s + 2 * slices ..., with its own
-// connections, channel states and scratch. Slices never wait for each other, and the order in which the values of a
-// tile are added does not change.
+// connections, channel states and scratch. No step of a slice waits for a step of another slice, and the order in which
+// the values of a tile are added does not change.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +96,7 @@ struct alignas(16) ChannelState {
   std::uint64_t epoch = 0;     // number of calls of the plan that this channel has completed
   std::uint64_t tile = 0;      // if `running`: the tile of the next step, counted within the slice
   std::uint32_t step = 0;
-  std::uint32_t running = 0;  // 1: a call has begun and has not ended; another launch may resume it
+  std::uint32_t running = 0;  // 1: the last launch ended before the call did; after a stop, a new launch may resume it
 };
 static_assert(sizeof(ChannelState) == 32);
 
@@ -117,10 +117,10 @@ enum class Failure : std::uint8_t {
   kNone = 0,
   kAborted = 1,
   kTimedOut = 2,
-  kMismatch = 3,  // the message of the peer belongs to another call
+  kMismatch = 3,  // the message of the peer belongs to another call; for transfers also: it has another length
   kCorrupt = 4,   // the message of the peer has a length or a carrier that the step does not allow
   kMisused =
-      5,        // a call was started before the last one had ended, or connections have fewer slots than the plan needs
+      5,        // a call was started before the last one had ended, or a connection has fewer slots than the plan needs
   kClosed = 6,  // the message of the peer is in a window of the peer that is no longer mapped on this rank
   kLeft = 7,    // for transfers: the peer has left before it has made its part
 };
@@ -130,7 +130,7 @@ struct FailureWord {
   Failure cause = Failure::kNone;
   std::uint32_t channel = 0;  // < kMaxChannels
   std::uint32_t peer = 0;     // < kMaxRanks
-  std::uint32_t step = 0;     // < kMaxSteps; for transfers the part of the queue
+  std::uint32_t step = 0;     // < kMaxSteps; for transfers: index of the part in its queue
   bool transfers = false;     // a launch of sends and receives has failed, and not a plan; `channel` is then 0
 
   TUTTI_HOST_DEVICE constexpr std::uint64_t word() const {
@@ -209,9 +209,9 @@ struct alignas(16) Call {
   std::uint32_t digest = 0;  // digest of the call's tag; the same on all ranks
   // Length of the whole program. 0: unknown, so the program is not copied into shared memory as a whole.
   std::uint64_t program_bytes = 0;
-  std::uint64_t least_published_bytes = 0;  // shorter values are copied into a slot instead of being published
-  // How long a wait of a block may last before the block stops, so that another launch can resume it. 0: a block that
-  // would have to wait stops at once. kForever: it never stops.
+  std::uint64_t least_published_bytes = 0;  // shorter values are not published, but copied into a slot or delivered
+  // How long a wait of a block may last before the block stops, so that another launch can resume it. (Waits in the
+  // middle of a step do not stop.) 0: a block that would have to wait stops at once. kForever: it never stops.
   std::uint64_t stop_after_ns = kForever;
   std::uint64_t timeout_ns = kForever;  // how long a wait may last before the call fails
 };
@@ -221,7 +221,8 @@ static_assert(sizeof(Call) % 16 == 0);
 inline constexpr std::uint32_t kShortThreads = 128;
 
 inline constexpr std::uint32_t kInlineCalls = 8;
-inline constexpr std::size_t kLaunchBytes = 4096 - 64;  // CUDA's limit for kernel parameters, minus 64 bytes in reserve
+// The limit of CUDA before 12.1 for kernel parameters, minus 64 bytes in reserve.
+inline constexpr std::size_t kLaunchBytes = 4096 - 64;
 
 // One launch: the calls of one rank, or of several ranks that share the GPU. Blocks of one launch wait for each
 // other, so all of them must fit on the device at once, unless all calls have stop_after_ns 0.

@@ -1,9 +1,10 @@
-// Element types in device code, and how their values are combined: the rules of kernels/cpu/reduce.h for rounding,
-// NaN and wrapping, with identical bits. To add a type, add its struct here, its case in with_element(), and its size
-// in element_log2_of().
+// Element types in device code, and how their values are combined: the rules of kernels/cpu/reduce.h for rounding, NaN
+// and wrapping, with identical bits. To add a type, add its struct here, its case in with_element(), and its size in
+// element_log2_of(); for a signed integer also a case in is_signed_integer().
 //
-// An element type has the members Bits, its form in memory, and Value, the type in which values are combined. A Word is
-// the unit of one memory access (16 bytes, 8 bytes, or one element). An Accumulator contains the values of one Word.
+// An element type has, among others, the members Bits, its form in memory, and Value, the type in which values are
+// combined. A Word is the unit of one memory access (16 bytes, 8 bytes, or one element). An Accumulator contains the
+// values of one Word.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace tutti::device {
 
 inline constexpr std::uint32_t kFloatInfinity = 0x7F800000u;
 inline constexpr std::uint32_t kFloatQuietBit = 0x00400000u;
-inline constexpr std::uint32_t kFloatNan = 0x7FC00000u;  // every NaN that results from arithmetic is stored as this one
+inline constexpr std::uint32_t kFloatNan = 0x7FC00000u;  // every float32 NaN of arithmetic is stored as this one
 inline constexpr std::uint64_t kDoubleInfinity = 0x7FF0000000000000u;
 inline constexpr std::uint64_t kDoubleQuietBit = 0x0008000000000000u;
 inline constexpr std::uint64_t kDoubleNan = 0x7FF8000000000000u;
@@ -181,7 +182,7 @@ struct Rules {
     else
       return static_cast<Value>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
   }
-  // If two values are equal, or both are NaN, the first one is kept.
+  // If two values are equal, or the first one is NaN, the first one is kept.
   template <bool kMin>
   TUTTI_DEVICE Value better(Value value, Value next) const {
     if constexpr (E::kFloating) {
@@ -212,7 +213,7 @@ class Accumulator {
  public:
   using Bits = typename E::Bits;
   // Number of elements in one Word.
-  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);  // NOLINT(bugprone-sizeof-expression): 1 is right
+  static constexpr unsigned kLanes = sizeof(Word) / sizeof(Bits);  // NOLINT(bugprone-sizeof-expression): may give 1
 
   TUTTI_DEVICE void begin(const Rules<E>& rules, const Word& word, bool scaled) { load(rules, word, scaled, values_); }
 

@@ -9,8 +9,8 @@
 //   post      The threads of `prepare` give slots back and hand messages over.
 //
 // To stop (Outcome::kStopped) is to save the position and exit. Another launch then resumes the block. drain() may
-// stop, too. With LL and LL128, `move` waits for data, too, but never stops. Headers are written first, so a block that
-// has seen all headers of a step waits only for blocks that have completed `prepare`.
+// stop, too. With LL and LL128, `move` waits for data, too, but never stops. Each header is written after `prepare`, so
+// a block that has seen all headers of a step waits only for blocks that have completed `prepare`.
 #pragma once
 
 #include <cstddef>
@@ -93,7 +93,7 @@ class Evaluator {
     return start(launch, next);
   }
 
-  // Reads the port from shared memory at each use, because a copy would occupy registers that the loops of `move` need.
+  // Reads the port from the program at each use, because a copy would occupy registers that the loops of `move` need.
   TUTTI_DEVICE const PackedPort& port_at(std::uint32_t p) const {
     return array_at<PackedPort>(program_, program_->ports_at)[shared_.channel.first_port + p];
   }
@@ -175,7 +175,7 @@ class Evaluator {
     port::store_together(&verdict, static_cast<std::uint32_t>(Outcome::kFailed));
   }
 
-  // After a failed wait: reports a time-out or an abort and stores kFailed in `verdict`; otherwise stores `outcome`.
+  // After a failed wait: sets `verdict`. Reports a time-out, an abort, and a stop that no launch resumes as a failure.
   TUTTI_DEVICE void give_up(Outcome outcome, std::uint32_t peer, std::uint32_t& verdict) {
     const bool never_resumed = outcome == Outcome::kStopped && last_;
     if (outcome == Outcome::kTimedOut || never_resumed) return fail(Failure::kTimedOut, peer, verdict);
@@ -408,7 +408,7 @@ class Evaluator {
     return call_.arithmetic.op == ReduceOp::kAvg && step_->completes != 0 ? program_->rank_count : 1;
   }
 
-  // One thread per entry calls it before data is moved. For a receive: reports a failure if the message is not `bytes`
+  // One thread per entry calls it before it moves data. For a receive: reports a failure if the message is not `bytes`
   // long. For a send: writes the header (LL and LL128), or notes in the link that the message is published (kSimple).
   TUTTI_DEVICE void announce(std::uint32_t entry, std::uint64_t bytes) {
     if (entry < step_->receive_count) {

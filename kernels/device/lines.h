@@ -2,8 +2,8 @@
 // receiver polls the data itself. No counter announces the message, and the sender needs no fence between the data and
 // such a counter, so a short message takes a single trip.
 //
-// A slot begins with a header line (digest of the call's tag, length), which is written before the data. The data
-// follows:
+// A slot begins with a header line (digest of the call's tag, length), which one thread writes before it writes data.
+// The data follows:
 //
 //   LL     Lines of 16 bytes: 4 bytes of data, the flag, 4 bytes of data, the flag. Each 8 bytes are written as one.
 //   LL128  Lines of 128 bytes: 120 bytes of data and 8 bytes of flag, written as one by 8 neighbouring threads of a
@@ -184,8 +184,8 @@ TUTTI_DEVICE Outcome combine_ll(const Rules<E>& rules, const LineWork& work, std
 }
 
 // run_ll() is inlined if that needs no more registers than a thread has. For sm_100 and sm_120, nvcc 13.0 would spill
-// about 6 KB of them, so there it is a separate function for each element type, which spills a few hundred
-// bytes (tests/device/ptx/budgets.py).
+// about 6 KB of them. So from sm_100 on it is a separate function for each element type, which spills a few hundred
+// bytes at most (tests/device/ptx/budgets.py).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define TUTTI_DEVICE_LL TUTTI_DEVICE_APART
 #else
@@ -246,8 +246,8 @@ TUTTI_DEVICE void store_lane(std::byte* to, const LanePosition& position, const 
     store8<Bits>(to + position.offset + 8, join(word.z, word.w), bytes - position.offset - 8);
 }
 
-// Called by all 32 threads of a warp together; they wait for four lines. Either all four lines arrive and all threads
-// return kReady, or no thread returns kReady.
+// Called by all 32 threads of a warp together; they wait for four lines (or for those of them that the message has).
+// Either all these lines arrive and all threads return kReady, or no thread returns kReady.
 template <class Faults>
 TUTTI_DEVICE Outcome poll_ll128(const Stream& from, const LanePosition& position, const Bounds& bounds, Word16& word) {
   WaitTimer timer(bounds);
@@ -273,7 +273,7 @@ TUTTI_DEVICE_APART Outcome run_ll128(const LineWork& work, const Bounds& bounds)
   using Bits = typename E::Bits;
   const Rules<E> rules(work.how);
   const std::uint64_t lines = (work.bytes + kLl128LineData - 1) / kLl128LineData;
-  const unsigned first = port::thread() / 32 * 4;  // a warp handles four lines
+  const unsigned first = port::thread() / 32 * 4;  // a warp handles four lines at a time
   for (std::uint64_t base = first; base < lines; base += port::threads() / 32 * 4) {
     LanePosition position{};
     position.line = base + port::thread() % 32 / 8;

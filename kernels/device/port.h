@@ -1,5 +1,5 @@
-// The primitives of device code: one small function per instruction. Apart from the qualifiers of functions and
-// kernels, device code uses nothing else of CUDA.
+// The primitives of device code: one small function per instruction or per short sequence of instructions. Apart from
+// the qualifiers of functions and kernels, device code uses nothing else of CUDA.
 //
 // With nvcc the primitives are PTX (port_cuda.h). With any other compiler they are the emulator of the tests
 // (tests/device/emulator/port_emu.h), which runs every thread of every GPU as a fiber. Production code that a host

@@ -22,8 +22,8 @@
 
 namespace tutti::device {
 
-// Limits of a plan, because the shared memory of a thread block is small. A plan that exceeds one is refused when it is
-// packed. An after is a wait of a step for a step of another channel.
+// Limits of a plan, mostly because the shared memory of a thread block is small. A plan that exceeds one is refused
+// when it is packed. An after is a wait of a step for a step of another channel.
 inline constexpr std::uint32_t kMaxPorts = 96;     // ports of one channel
 inline constexpr std::uint32_t kMaxReceives = 64;  // receives of one step
 inline constexpr std::uint32_t kMaxSends = 64;     // sends of one step
@@ -39,8 +39,8 @@ inline constexpr std::size_t kProgramAlignment = 16;  // alignment of a program
 // The format in which a message is written into a slot.
 enum class Protocol : std::uint8_t {
   kSimple = 0,  // the slot contains only data; afterwards a counter in the receiver's Mailbox announces the message
-  // Lines of 16 bytes: 4 bytes of data, a 4-byte flag, 4 bytes of data, the flag. No counter and no fence, but half the
-  // bandwidth.
+  // Lines of 16 bytes: 4 bytes of data, a 4-byte flag, 4 bytes of data, the flag. No counter announces the message and
+  // no fence is needed, but only half of the bytes are data.
   kLl = 1,
   kLl128 = 2,  // lines of 128 bytes: 120 bytes of data and an 8-byte flag; 8 threads of a warp write a line as one
 };
@@ -51,7 +51,7 @@ inline constexpr std::uint64_t kLl128LineBytes = 128;
 inline constexpr std::uint64_t kLl128LineData = 120;
 // For kLl and kLl128: a slot begins with a line that describes the message, padded to this length.
 inline constexpr std::uint64_t kHeaderBytes = 128;
-// The length of the longest chunk, in bytes, is a multiple of this number (plan/tiling.h).
+// The maximum length of a chunk (max_chunk_bytes), in bytes, is a multiple of this number (plan/tiling.h).
 inline constexpr std::uint64_t kChunkUnitBytes = 64;
 
 // Length of the longest message that fits into a slot, in bytes, rounded down to a multiple of kChunkUnitBytes; 0 if no
@@ -135,7 +135,7 @@ struct ProgramHeader {
   std::uint32_t chunks = 1;
   std::uint32_t scratch_chunks = 0;
   std::uint32_t least_slots =
-      1;  // the number of slots that every connection must have, so that the plan cannot deadlock
+      1;  // the number of slots that every connection must at least have, so that the plan cannot deadlock
   std::uint32_t windows_in_place = 1;
   std::uint32_t channels_at = 0;  // offset of the array from the header, in bytes; so are the other fields named _at
   std::uint32_t steps_at = 0;

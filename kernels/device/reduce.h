@@ -1,6 +1,6 @@
 // Reductions in device code: any number of sources into any number of destinations, in one pass, in registers. A team
-// of threads (a block of the evaluator, or a whole grid) runs them together; each thread knows its index in the team.
-// The rules and the bits of the results are those of kernels/cpu/reduce.h.
+// of threads (a block of the evaluator or of a transfer, or a whole grid) runs them together; each thread knows its
+// index in the team. The rules and the bits of the results are those of kernels/cpu/reduce.h.
 //
 // There are three implementations, from simple to fast, which all give the same bits:
 //
@@ -167,8 +167,8 @@ TUTTI_DEVICE void combine_words(const Rules<E>& rules, const Work& work, std::ui
 }
 
 // How the bytes of every buffer are divided: single elements up to the first 16-byte boundary (`head`), then words of
-// 16 bytes, then the remaining single elements. If the buffers differ in their alignment to 16 bytes, all bytes are
-// `head`.
+// 16 bytes, then the remaining single elements. If the buffers differ in their alignment to 16 bytes, or with
+// ReduceMode::kSimple, all bytes are `head`.
 struct Split {
   std::uint64_t head;   // length of the first part, in bytes
   std::uint64_t words;  // number of words of 16 bytes

@@ -7,9 +7,9 @@
 //   move   All threads of the block move these messages, between the buffers of the caller and the slots.
 //   post   The owners hand over the messages that were sent, and give back the slots of those that were received.
 //
-// So a message that is late holds up only its own queue, and transfers may be matched in any order: a launch ends if
-// each send has a receive, even if it has fewer blocks than queues. The messages and slots are handed over as by the
-// evaluator (evaluate.h). The litmus tests are the same: data.litmus, envelope.litmus, credit.litmus,
+// So a message that is late holds up only its own queue, and transfers of different queues may be matched in any order:
+// a launch ends if each send has a receive, even if it has fewer blocks than queues. The messages and slots are handed
+// over as by the evaluator (evaluate.h). The litmus tests are the same: data.litmus, envelope.litmus, credit.litmus,
 // envelope_reused.litmus in tests/device/litmus.
 #pragma once
 
@@ -33,7 +33,7 @@ struct TransferShared {
   // Whether some queue of the block has not ended. Turn i sets and reads element i % 2. Meanwhile thread 0 clears the
   // other one, which no thread reads or sets before the next barrier.
   std::uint32_t unfinished[2];
-  std::uint32_t failed;  // 1: some owner has ended its wait without success, so the block ends
+  std::uint32_t failed;  // 1: a queue has failed or its owner has ended the wait without success, so the block ends
 };
 
 // One queue, as its owner sees it.
@@ -56,7 +56,7 @@ class TransferOwner {
   TUTTI_DEVICE bool unfinished() const { return owns_ && part_index_ < queue_.part_count; }
 
   // Looks whether the next message can move, and if so, writes it to element `self` of `shared`. Sets `failed` if the
-  // wait is over without success, or if the message does not fit.
+  // wait is over without success, or if the message does not match the part that this rank expects.
   TUTTI_DEVICE void look(TransferShared& shared, std::uint32_t self, port::Site site = port::Site::current()) {
     shared.bytes[self] = 0;
     if (!unfinished()) return;
@@ -119,8 +119,8 @@ class TransferOwner {
     return queue_.sends != 0 ? has_credit<Faults>(link_) : tail_of<Faults>(link_) > link_.number;
   }
 
-  // Called while the queue waits. Looks at the word in host memory only now and then, because that is slow. The peer
-  // may have posted its last messages before it left, so after it has, the queue is looked at once more.
+  // Called while the queue waits. Reads RankStatus::left only once in kSpinsPerLook calls, because that is slow. The
+  // peer may have posted its last messages before it left, so if it has left, this function checks the queue once more.
   TUTTI_DEVICE bool peer_has_left() {
     if (++waits_ % kSpinsPerLook != 0) return false;
     if ((port::load_acquire(&launch_.status->left) >> queue_.peer & 1) == 0) return false;
@@ -139,7 +139,7 @@ class TransferOwner {
   const bool owns_;
   std::uint32_t part_index_ = 0;
   std::uint64_t moved_ = 0;  // bytes of the current part that have moved
-  std::uint64_t bytes_ = 0;  // length of the message of look()
+  std::uint64_t bytes_ = 0;  // length of the message that look() has found
   std::uint32_t waits_ = 0;  // calls of peer_has_left()
   TransferQueue queue_;
   Link link_;
@@ -161,7 +161,7 @@ TUTTI_DEVICE void transfer(const TransferLaunch& launch) {
   if (launch.queue_count == 0) return;
   TUTTI_SHARED(TransferShared, shared);
   const std::uint32_t self = port::thread();
-  // the number of threads that own a queue
+  // the number of threads of this block that own a queue
   const std::uint32_t owners =
       launch.queue_count > port::block() ? (launch.queue_count - port::block() - 1) / port::blocks() + 1 : 0;
   TransferOwner<Faults> owner(launch, port::block() + self * port::blocks());

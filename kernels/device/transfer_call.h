@@ -1,11 +1,11 @@
 // The parameters of a launch that sends and receives: the transfers of one rank, divided among connections. The host
 // writes them, and device code (transfer.h) reads them. The types are plain values.
 //
-// Between two ranks there are several connections for transfers, in each direction. They use the same Link, Mailbox and
-// Envelope as the connections of plans (call.h), but a Link belongs only to one of the two. A long transfer is divided
-// into parts, which move at the same time on different connections. Sender and receiver divide it in the same way,
-// because that depends only on its length. Transfers with the same peer and direction follow each other on their
-// connections in the order of the calls.
+// Between two ranks there are one or more connections for transfers, in each direction. They use the same types (Link,
+// Mailbox, Envelope) as the connections of plans (call.h), but a Link belongs only to one of the two. A long transfer
+// is divided into parts, which move at the same time on different connections. Sender and receiver divide it in the
+// same way, because that depends only on its length and on the number of connections. Transfers with the same peer and
+// direction follow each other on their connections in the order of the calls.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ static_assert(sizeof(TransferQueue) == 24);
 
 inline constexpr std::uint32_t kInlineQueues = 64;
 inline constexpr std::uint32_t kInlineParts = 64;
-// The most threads of a block of this kernel. Each thread looks after one queue, so a launch must not have more queues
-// than threads.
+// The most threads of a block of this kernel. Each thread looks after at most one queue, so a launch must not have more
+// queues than threads in all its blocks.
 inline constexpr std::uint32_t kMostTransferThreads = 512;
 
 struct TransferLaunch {

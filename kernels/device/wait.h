@@ -14,7 +14,7 @@ enum class Outcome : std::uint32_t {
   kStopped = 1,   // stop_after_ns has passed; another launch may resume the block
   kAborted = 2,   // the host has set RankStatus::abort
   kTimedOut = 3,  // timeout_ns has passed
-  kGivenUp = 4,   // another block of this rank has failed, or another thread of the warp has ended its wait
+  kGivenUp = 4,   // this rank has recorded a failure, or another thread of the warp has ended its wait
   kFailed = 5,    // this block has failed
 };
 
@@ -48,7 +48,8 @@ class WaitTimer {
     return Outcome::kReady;
   }
 
-  // Starts to measure anew, because what the loop waited for has happened, and it goes on to wait for something else.
+  // Starts the measurement again. Called when the awaited event has happened and the loop goes on to wait for another
+  // event.
   TUTTI_DEVICE void restart() { start_ns_ = 0; }
 
  private:
@@ -57,7 +58,7 @@ class WaitTimer {
   unsigned spins_ = 0;
 };
 
-// Waits until `ready()` returns true, or until a bound is reached.
+// Waits until `ready()` returns true, until a bound is reached, or until this rank has failed or is aborted.
 template <class Ready>
 TUTTI_DEVICE Outcome wait_until(const Bounds& bounds, Ready ready, port::Site site = port::Site::current()) {
   WaitTimer timer(bounds);

@@ -24,7 +24,8 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   // Takes a view of `array`. Returns false, and sets no exception, if `array` is not a numpy.ndarray (also if it is of
-  // a subclass), if it is not contiguous in C order, or if it is read-only although `writable` is true.
+  // a subclass), if it is not contiguous in C order, if it is read-only although `writable` is true, or if it has no
+  // buffer for another reason.
   bool take(nb::handle array, bool writable) {
     if (Py_TYPE(array.ptr()) != array_type) return false;
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
@@ -73,8 +74,9 @@ std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_
 }
 
 // The fast path of a blocking collective. Runs the collective and returns true if both arrays are contiguous NumPy
-// arrays of the same DataType and their lengths match; `output` None means in place. Otherwise does nothing and returns
-// false; tutti/call.py then makes the call, which handles other types of arrays and reports errors.
+// arrays of the same DataType, their lengths match, `op` is not negative, and `root` is an integer; `output` None means
+// in place. Otherwise does nothing and returns false; tutti/call.py then makes the call, which handles other types of
+// arrays and reports errors.
 bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle output, int op, nb::handle root) {
   const bool in_place = output.is_none();
   std::int32_t root_rank = 0;

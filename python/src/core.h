@@ -1,9 +1,10 @@
 // The declarations that the files of the module tutti._core share: the C++ objects behind the Python objects, and their
 // interaction with the interpreter.
 //
-// The Python objects may be used from any thread. All code that can block, including destructors, runs without the
-// interpreter lock (GIL), so that other Python threads can run. Each object keeps everything alive that its operation
-// needs, for example the communicator.
+// The Python objects may be used from any thread. Code that waits for other ranks runs without the interpreter lock
+// (GIL), so that other Python threads can run, except some calls of Work::test() in work.cc, which wait only after a
+// failed operation. Each object keeps the communicators alive that it needs. The memory at an address must be kept
+// alive by the caller, or by PyWork::keep().
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -65,7 +66,7 @@ auto unlocked(const Function& function) {
 }
 
 // The number of fork() calls between the process that loaded the module and this one. Objects store this number at
-// their creation. If it differs later, the object was created by a parent process of this one.
+// their creation. If it differs later, the object was created before a fork(), by a parent process of this one.
 std::uint64_t process_generation();
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
@@ -79,7 +80,8 @@ bool in_main_thread();
 void watch_interrupts();
 
 // Marks a wait of the main thread for calls on these communicators: if Ctrl-C is pressed while this object exists, and
-// it still exists 200 ms later, the communicators are aborted. In other threads this object has no effect.
+// it still exists after kGrace (interrupt.cc), the communicators are aborted. This needs the handler of
+// watch_interrupts(). In other threads this object has no effect.
 class Interruptible {
  public:
   explicit Interruptible(std::span<const std::shared_ptr<Communicator>> communicators);
@@ -91,12 +93,13 @@ class Interruptible {
   bool active_;
 };
 
-// Called after a call has failed. If the cause was Ctrl-C, because an Interruptible has aborted the communicators,
-// makes Python's handler raise its exception, which is KeyboardInterrupt. Otherwise returns.
+// Called after a call has failed. If the calling thread is the main thread, and the communicators were aborted because
+// of Ctrl-C (Interruptible), makes Python's handler raise its exception, which is KeyboardInterrupt. Otherwise returns.
 void raise_if_interrupted();
 
-// Runs `function`, which makes calls on `communicators`, without the interpreter lock. Ctrl-C aborts the communicators,
-// so that `function` returns. If `function` fails, raises its error as an exception; otherwise returns its value.
+// Runs `function`, which makes calls on `communicators`, without the interpreter lock. In the main thread Ctrl-C aborts
+// the communicators, so that `function` returns. If `function` fails, raises its error as an exception, or
+// KeyboardInterrupt after Ctrl-C; otherwise returns its value.
 template <class Function>
 auto wait_for(std::span<const std::shared_ptr<Communicator>> communicators, const Function& function) {
   auto result = unlocked([&] {
@@ -174,8 +177,8 @@ struct CallArguments {
 using Counts = std::optional<std::vector<std::size_t>>;
 
 // Converts the arguments from Python, and stores them in `into`. Raises InvalidArgumentError for a number that is not a
-// value of its enumeration, for displacements without counts, for an unknown reduction, and for a scale that the type
-// cannot have.
+// value of its enumeration, for displacements without counts, for a reduction that reduction_of() refuses, and for a
+// scale that the type cannot have.
 void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
                int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
                std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,

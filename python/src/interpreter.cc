@@ -18,9 +18,9 @@ std::atomic<bool> interpreter_ends{false};
 std::atomic<int> threads_returning{0};
 std::thread::id ending_thread;  // the thread that ends the interpreter; set before interpreter_ends becomes true
 
-// Called by Python's atexit in the main thread. Afterwards, other threads do not take the interpreter lock any more.
-// Threads that have already passed the check of interpreter_ends still take the lock, so this function releases it and
-// waits for them.
+// Called by Python's atexit in the main thread. Afterwards, ~WithoutLock() does not take the interpreter lock in other
+// threads any more. Threads that have already passed the check of interpreter_ends still take the lock, so this
+// function releases it and waits for them.
 void end_of_interpreter() {
   ending_thread = std::this_thread::get_id();
   interpreter_ends = true;
@@ -31,7 +31,7 @@ void end_of_interpreter() {
 
 void count_fork() {
   ++generation;
-  threads_returning = 0;  // the other threads do not exist in the child process
+  threads_returning = 0;  // the child process does not have the other threads
 }
 
 }  // namespace

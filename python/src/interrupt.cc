@@ -106,7 +106,7 @@ void raise_if_interrupted() {
 }
 
 void add_interrupts(nb::module_&) {
-  // Python reports the main thread, because the thread that imports this module may be another one.
+  // Python is asked for its main thread, because the thread that imports this module may be another one.
   main_thread = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
   pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }

@@ -1,5 +1,5 @@
 // The module tutti._core: Tutti's C++ API with addresses instead of arrays, and numbers instead of enumerators.
-// tutti/_core.pyi describes every name.
+// tutti/_core.pyi declares the names.
 #include "core.h"
 
 namespace tutti::python {

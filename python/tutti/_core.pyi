@@ -1,9 +1,10 @@
 """Tutti's C++ API with addresses (integers; 0 is null) instead of arrays, and numbers instead of enumerators.
 
-The headers include/tutti/*.h describe the functions; the comments here describe only the differences. All functions
-raise tutti.errors.Error. Functions that can block let other threads run, and Ctrl-C ends them in the main thread. Every
-object may be used from any thread. The caller must keep the memory at an address alive until the call, or its Work,
-has ended.
+The headers include/tutti/*.h describe the functions; the comments here describe only the differences. If a function
+fails, it raises a tutti.errors.Error, or an exception of Python for an argument of a wrong type. Functions that wait
+for other ranks let other threads run, and Ctrl-C ends them in the main thread, except shrink(), agree() and
+create_all(). Every object may be used from any thread. The caller must keep the memory at an address alive until the
+call, or its Work, has ended.
 """
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
@@ -102,8 +103,8 @@ class Communicator:
         reduction: int = 0,
     ) -> Work: ...
     # The fast path of a blocking collective. It requires contiguous NumPy arrays of the same Tutti type with matching
-    # lengths; output None means in place. Runs the call and returns True; for other arrays it does nothing and returns
-    # False.
+    # lengths, an op that is not negative, and an int as root; output None means in place. Runs the call and returns
+    # True; for other arguments it does nothing and returns False.
     def quick(self, kind: int, input: object, output: Optional[object], op: int, root: int) -> bool: ...
     def send(
         self, address: int, count: int, dtype: int, peer: int, timeout_ms: int = 0, stream: Optional[int] = None
@@ -129,7 +130,7 @@ class Communicator:
     def async_status(self) -> None: ...  # raises the error, if there is one
     def suspend(self) -> None: ...
     def resume(self) -> None: ...
-    def device_memory_use(self) -> int: ...  # bytes of GPU memory, all of which suspend() frees
+    def device_memory_use(self) -> int: ...  # bytes of GPU memory that suspend() frees, without plans
     def allocate(self, bytes: int) -> Memory: ...
     def register_memory(self, address: int, bytes: int) -> Memory: ...
     def auto_algorithm(self, kind: int, count: int, dtype: int) -> int: ...
@@ -193,7 +194,7 @@ class Group:
     def drop(self) -> None: ...
 
 class Work:
-    """Keeps its communicators alive until the operation has ended."""
+    """Keeps its communicators alive as long as it exists and, if keep() was called, until the operation has ended."""
 
     def wait(self) -> None: ...
     def test(self) -> bool: ...

@@ -234,8 +234,8 @@ def _of_cuda(x: Any, what: str, any_type: bool) -> Array:
         expected *= length
     device = getattr(x, "device", None)
     device = getattr(device, "index", getattr(device, "id", device))
-    # The stream of an array in GPU memory must not be None, because the C++ code treats a call with a stream as a call
-    # on GPU memory. 0 is the default stream.
+    # An array in GPU memory always has a stream here, unlike one in host memory: 0, the default stream, if it names
+    # none.
     return Array(
         int(address),
         elements,

@@ -26,7 +26,7 @@ _BUFFERS = {name: Buffers(*row) for name, row in _core.collective_buffers.items(
 
 
 class CallOptions(TypedDict, total=False):
-    """The keyword arguments of all calls. tutti/communicator.py describes them."""
+    """The keyword arguments of collectives, sends and receives. tutti/communicator.py describes them."""
 
     dtype: Any
     algorithm: Optional[str]

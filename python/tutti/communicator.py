@@ -1,7 +1,8 @@
 """Communicator: one rank's membership in a group of ranks that call collectives together.
 
 Every rank calls the same collectives in the same order, with the same lengths, dtype, operation and algorithm. Ranks
-that disagree get MismatchError. If ranks are late or dead, the error names them. Options of all calls:
+that disagree get MismatchError. If ranks are late or dead, the error names them. Options of collectives, sends and
+receives:
 
     dtype      type of the elements, if it differs from the array's type: "bfloat16" for an array of uint16
     algorithm  "ring", "direct", ...: see docs/collectives.md; the same on all ranks
@@ -13,7 +14,8 @@ that disagree get MismatchError. If ranks are late or dead, the error names them
 
 Every function raises InvalidArgumentError for arrays that cannot be used (see tutti.arrays), before anything is sent,
 and the other errors of tutti.errors. Every function may be called from any thread. A blocking call lets other Python
-threads run. In the main thread Ctrl-C ends it with abort().
+threads run. In the main thread Ctrl-C ends it with abort(), if SIGINT has Python's own handler. Exceptions: Ctrl-C does
+not end shrink(), agree() and create_all(), and it ends the constructor without abort().
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ _PLAIN_OPS = {name: number for name, number in _core.reduce_ops.items() if name 
 
 
 class Communicator:
-    """See the description of the module. The rank leaves the communicator when the object is destroyed. finalize()
-    first waits for operations in progress. A `with` statement calls finalize() at its end, or abort() after an
-    exception."""
+    """See the description of the module. The rank leaves the communicator when this object, and all works, groups and
+    memory that use it, are destroyed. finalize() first waits for operations in progress. A `with` statement calls
+    finalize() at its end, or abort() after an exception."""
 
     def __init__(
         self,
@@ -69,8 +71,10 @@ class Communicator:
         """Joins the job as one rank. Blocks until all ranks have joined.
 
         Arguments that are not passed are taken from the environment, as `tutti run`, torchrun, mpirun and srun set it.
-        include/tutti/communicator.h describes the options. Timeouts are in seconds, and 60 s by default. Raises
-        ConfigError, InvalidArgumentError, DeadlineError (names the missing ranks), RefusedError, SystemCallError.
+        include/tutti/communicator.h describes the options. Timeouts are in seconds, and 60 s by default (or as
+        TUTTI_SETUP_TIMEOUT_MS and TUTTI_TIMEOUT_MS). Raises ConfigError, InvalidArgumentError, MismatchError,
+        UnsupportedError, DeadlineError (names the missing ranks), RefusedError, PeerLostError, DeviceError,
+        SystemCallError.
         """
         self._take(
             _core.Communicator.create(
@@ -158,9 +162,9 @@ class Communicator:
         else:
             self.abort()
 
-    # ---- collectives: docs/collectives.md describes inputs and outputs. If `out` is None, the call is in place if
-    # input and output have the same length, and otherwise the output is a new NumPy array. The functions return the
-    # array with the result, or None on ranks without a result.
+    # ---- collectives: docs/collectives.md describes inputs and outputs. If `out` is None, all_reduce, reduce and
+    # all_to_all are in place, and the output of the others is a new NumPy array (broadcast has no `out`). The functions
+    # return the array with the result, or None on ranks without a result; with blocking=False they return a tutti.Work.
 
     def all_reduce(self, x: Any, out: Any = None, op: str = "sum", **options: Unpack[CallOptions]) -> Any:
         """out[i] = op over all ranks' x[i]. op: sum, prod, max, min, avg, premulsum (each rank's x times its `scale`,
@@ -333,7 +337,8 @@ class Communicator:
 
     def shrink(self, excluded: Optional[Sequence[int]] = None) -> "Communicator":
         """Creates a communicator without the ranks in `excluded` or, if that is None, without the ranks whose processes
-        have ended. All remaining ranks call shrink(). This communicator may be in any state."""
+        have ended or that do not call shrink() in time. All remaining ranks call shrink(). This communicator may be in
+        any state."""
         return _wrap(self._core.shrink(None if excluded is None else list(excluded)))
 
     def agree(self, value: int = 2**63 - 1, timeout: Optional[float] = None) -> _core.Agreement:
@@ -352,8 +357,8 @@ class Communicator:
         self._core.finalize()
 
     def abort(self) -> None:
-        """Ends every call in progress, on this rank and on its peers, with AbortedError. May be called from any
-        thread, in any state."""
+        """Ends every call in progress, on this rank and on its peers, with AbortedError, and makes the communicator
+        unusable. Does not end shrink() and agree(). May be called from any thread, in any state."""
         self._core.abort()
 
     # ---- memory
@@ -375,8 +380,8 @@ class Communicator:
         return array
 
     def auto_algorithm(self, kind: str, count: int, dtype: Any) -> str:
-        """Returns the algorithm that Tutti selects for a call of the collective `kind` with `count` elements per
-        block."""
+        """Returns the algorithm that Tutti selects for a call of the collective `kind` on host memory with `count`
+        elements per block."""
         number = self._core.auto_algorithm(_kind(kind), count, _core.data_types[type_name(dtype)])
         return next(name for name, value in _core.algorithms.items() if value == number)
 
@@ -386,7 +391,8 @@ class Communicator:
         return self._core.predicted_us(_kind(kind), count, _core.data_types[type_name(dtype)])
 
     def async_status(self) -> None:
-        """Raises, and clears, the first error of a call on GPU memory that failed after the call had returned."""
+        """Raises, and clears, the first error of a call on GPU memory that failed after the call had returned. An error
+        that has broken the communicator may be raised again."""
         self._core.async_status()
 
     def _part_of(self, x: Any) -> Tuple[int, ...]:

@@ -44,11 +44,12 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class MismatchError(Error):
-    """The ranks of one call disagree on its arguments; `rank` is a rank that differs. The communicator stays usable."""
+    """The ranks of one call, or of set-up, disagree on its arguments; `rank` is a rank that differs. After a call the
+    communicator stays usable."""
 
 
 class InvalidPlanError(Error):
-    """A plan was refused by the verifier."""
+    """The text of a plan is malformed, or the verifier refused the plan."""
 
 
 class UnsupportedError(Error, NotImplementedError):
@@ -56,23 +57,28 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class ConfigError(Error):
-    """An option or a TUTTI_* variable is unknown or has a bad value."""
+    """An option or a variable of the environment is unknown or has a bad value, or the settings do not fit this
+    machine."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """The timeout of a call or of set-up passed without progress; the message names the missing ranks."""
+    """The timeout of a call or of set-up passed without progress; the message names the missing ranks if they are
+    known."""
 
 
 class AbortedError(Error):
-    """abort() was called on this rank or on a peer."""
+    """abort() was called on this rank or on a peer, or this rank's communicator has ended. In uniform mode also: the
+    call failed on another rank."""
 
 
 class PeerLostError(Error, ConnectionError):
-    """The process of the peer `rank` ended. shrink() makes a communicator without it."""
+    """The process of the peer `rank` ended, its connection broke, or it left the communicator. shrink() makes a
+    communicator without it."""
 
 
 class RefusedError(Error):
-    """A peer is not accepted, because it belongs to a different job, user or protocol version."""
+    """A peer is not accepted, for example because it belongs to a different job, user or protocol version, or sent a
+    malformed message."""
 
 
 class SystemCallError(Error):

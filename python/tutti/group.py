@@ -52,8 +52,8 @@ class Group:
         self._kept: List[Any] = []
 
     def run(self) -> List[Any]:
-        """Starts all calls and waits for them. Returns their results in the order of the calls. If calls fail, raises
-        the error of one of them."""
+        """Starts all calls and waits for those on host memory. Returns the results of all in the order of the calls. If
+        calls fail, raises the error of one of them."""
         results, _ = self._take()
         self._core.run()
         return results

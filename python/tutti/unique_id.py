@@ -36,7 +36,8 @@ class UniqueId:
         timeout      seconds to wait for the first rank, at most one day
         job_key_file  path of a file with a secret that every rank needs in addition to the id; "": TUTTI_JOB_KEY_FILE,
                       then TUTTI_JOB_KEY; if neither is set, the id is the only secret
-        Raises ConfigError (the interface does not exist), SystemCallError (no free port).
+        Raises InvalidArgumentError (wrong ports or timeout), ConfigError (for example: the interface does not exist),
+        SystemCallError (for example: no free port).
         """
         return UniqueId(_core.create_unique_id(interface, ports[0], ports[1], round(timeout * 1000), job_key_file))
 

@@ -1,5 +1,5 @@
-// The list of algorithms. The generator of each algorithm is a pure function that returns the plan of one rank.
-// The comment at the top of each .cc file explains the algorithms in that file.
+// The list of algorithms. The generator of each algorithm is a pure function that returns the plan of one rank. The
+// comments at the top of the .cc files in this folder explain the algorithms.
 #pragma once
 
 #include <cstdint>

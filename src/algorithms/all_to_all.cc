@@ -21,12 +21,11 @@
 // Steps per rank: 2p - 1. Bytes sent per rank: S(p-1). Longest path: 1 message. Suited for short and medium
 // blocks, and for registered buffers (windows).
 //
-// Bruck. The blocks of rank r are numbered by the distance i = 1 .. p-1 to their destination. Block i travels in
-// several hops. The distances of its hops are the powers of two in the binary representation of i, the smallest
-// first (block 6 first travels 2 ranks, then 4). In round k, with 2^k < p, every rank sends its blocks i that have
-// bit k set to rank r + 2^k, and receives blocks with the same numbers from rank r - 2^k. Between two of its
-// rounds, block i is in scratch[i]. In its last round it reaches its destination, where it is stored to out[r -
-// i].
+// Bruck. The blocks of rank r are numbered by the distance i = 1 .. p-1 to their destination. Block i travels in one or
+// more hops. The distances of its hops are the powers of two in the binary representation of i, the smallest first
+// (block 6 first travels 2 ranks, then 4). In round k, with 2^k < p, every rank sends its blocks i that have bit k set
+// to rank r + 2^k, and receives blocks with the same numbers from rank r - 2^k. Between two of its rounds, block i is
+// in scratch[i]. In its last round it reaches its destination, where it is stored to out[r - i].
 //   channel 0   in[rank]: store out[rank]; and for the blocks that must be saved in an in-place call:
 //               in[r + i]: store scratch[i]
 //               round k, each i with bit k, ascending: send scratch[i], or in the first round of block i in[r + i],
@@ -39,8 +38,8 @@
 // or later in the same round. Such blocks are copied to scratch first, in all calls, because a plan does not depend on
 // whether a call is in place. Channel 1 does not run ahead of channel 0 to the next tile, because all tiles use the
 // same scratch. Longest path: at most ceil(log2 p) messages. A rank sends to at most ceil(log2 p) peers, and receives
-// from as many. A message is one block, so a rank sends about (p/2) log2 p messages, more than the p - 1 messages of
-// the other algorithms. Suited for very short blocks if the number of connections is limited.
+// from as many. A message is one block, so a rank sends about (p/2) log2 p messages, which for p > 3 is more than the
+// p - 1 messages of the other algorithms. Suited for very short blocks if the number of connections is limited.
 //
 // Source: pairwise and direct exchange are folklore. J. Bruck et al., "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8 (1997).

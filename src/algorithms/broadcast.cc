@@ -5,9 +5,9 @@
 // a window (plan/windows.h). The plans use virtual ranks (vranks) 0 .. p-1, counted from the root (rooted.h); p is
 // the number of ranks. S is the length of the message.
 //
-// Binomial tree. Vrank 0 is the root of the collective and of the tree. Every other vrank receives the message
-// from its parent. Every vrank stores the message and sends it to its children. It sends to the farthest child
-// first, because that child has the largest subtree.
+// Binomial tree. Vrank 0 is the root of the collective and of the tree. Every other vrank receives the message from its
+// parent. Every vrank stores the message and sends it to its children. It sends to the farthest child first, because
+// far children usually have the largest subtrees.
 //   one step        received (the root: in[0]): store out[0], send to all children
 // Longest path: floor(log2 p) messages. The root sends S ceil(log2 p) bytes. Suited for small messages.
 //
@@ -17,11 +17,11 @@
 // Longest path: p - 1 messages. Every vrank except the last one sends S bytes, which is the minimum. Suited for
 // long messages.
 //
-// Tree and double tree. The root has one child, which is the root of a binary tree. Over the tiles, this is a
-// pipeline like the chain, but with a path of logarithmic length. However, in a single tree, inner ranks send the
-// message twice, and leaves send nothing. Therefore the double tree sends one half of the message (chunk t, t = 0
-// or 1) through each of two trees. An inner rank of one tree is a leaf of the other, so a rank sends at most S
-// bytes with the double tree.
+// Tree and double tree. The root has one child, which is the root of a binary tree. Over the tiles, this is a pipeline
+// like the chain, but with a path of logarithmic length. However, in a single tree, most inner ranks send the message
+// twice, and leaves send nothing. Therefore the double tree sends one half of the message (chunk t, t = 0 or 1) through
+// each of two trees. An inner rank of one tree is a leaf of the other, so a rank sends at most S bytes with the double
+// tree.
 //   channel t, lane t: one step     received (the root: in[t]): store out[t], send to both children
 // Longest path: floor(log2(p-1)) + 1 messages.
 //
@@ -38,10 +38,10 @@
 //   root, steps p .. 2p-3      out[c], send to vrank 1, for c = p-1, ..., 2
 //   vrank v, step 0            received from the root: store out[v], send to vrank v + 1
 //   vrank v, steps 1 .. p-1    received from vrank v - 1: store out[c], send to vrank v + 1, for c = v - 1, v - 2, ...
-// In its last step (p-1), a vrank only stores chunk v + 1, because vrank v + 1 has received it from the root.
-// Vrank p-1 only stores in all steps. Longest path: p - 1 messages. The root sends 2S(p-1)/p bytes, the others at
-// most S(p-1)/p. A chain takes the same time if the message is divided into p tiles. The ring is better if the
-// message is too short for p tiles.
+// In its last step (p-1), a vrank only stores chunk v + 1, because vrank v + 1 has received it from the root. Vrank p-1
+// only stores in all steps. Longest path: p - 1 messages. The root sends 2S(p-1)/p bytes, the others at most S(p-1)/p.
+// A chain takes about as long if the message is divided into p tiles. The ring is better if the message is too short
+// for p tiles.
 //
 // Source: the binary trees are those of Sanders, Speck and Traeff (see double_tree.cc). Scatter and all-gather: M.
 // Barnett et al., "Building a high-performance collective communication library", Supercomputing 1994.
@@ -55,8 +55,8 @@ namespace {
 
 constexpr std::uint16_t kLane = 0;
 
-// Returns a channel of `vrank` with one step, which receives `chunk` from `parent`, stores it to the output, and
-// sends it to `children`. The root (vrank 0) reads the chunk from its input instead. All arguments are vranks.
+// Returns a channel of `vrank` with one step, which receives `chunk` from `parent`, stores it to the output, and sends
+// it to `children`. The root (vrank 0) reads the chunk from its input instead. `parent` and `children` are vranks.
 Channel pass_down(const VirtualRanks& vranks, std::uint32_t vrank, std::uint32_t parent,
                   const std::vector<std::uint32_t>& children, std::uint16_t lane, std::uint32_t chunk) {
   ChannelBuilder channel;

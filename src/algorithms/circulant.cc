@@ -20,11 +20,11 @@
 //
 // All-reduce. The reduce-scatter, and then the all-gather.
 //
-// Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends every
-// block except one, p - 1 blocks in all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the
-// all-reduce, which is the minimum for every p. Neither a reduce-scatter nor an all-gather can have fewer rounds.
-// An all-reduce can, if it sends more bytes (for example recursive_doubling.cc). Each block of a round is a
-// message of its own (algorithms/rounds.h), so with more than 16 ranks the first rounds take more than one
+// Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends p - 1 blocks in
+// all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the all-reduce, which is the minimum for every p.
+// Neither a reduce-scatter nor an all-gather can have fewer rounds. An all-reduce can, if it sends more bytes (for
+// example recursive_doubling.cc). Each block of a round is a message of its own (algorithms/rounds.h), so with more
+// than 17 ranks the longest rounds (the first of the reduce-scatter, the last of the all-gather) take more than one
 // latency.
 //
 // Order of addition: a rank's own value is first. The sums that it receives follow, round by round. For example,
@@ -32,9 +32,9 @@
 // not the order of the ranks, so the plan promises no order (Order::kAny). But the sum of a block is computed by
 // only one rank, so all ranks obtain the same bits.
 //
-// Windows: inputs that are sent unchanged (all sends of round 0 and, for odd p, the last send of round 1), and all
-// results, can be read and written directly in registered buffers. Partial sums are in scratch memory, so they go
-// through slots.
+// Windows: inputs that are sent unchanged (all sends of round 0 of the reduce-scatter and, for odd p, the last send of
+// its round 1), and all results, can be read and written directly in registered buffers. Partial sums are in scratch
+// memory, so they go through slots.
 //
 // Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
 // The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport

@@ -16,10 +16,10 @@
 // - The first step that stores to a slice of scratch waits until other channels have read the slice's value of the
 //   previous tile, because every tile uses the same scratch.
 //
-// In the same tile, a stage waits only for stages that were appended before it, so the waits cannot form a cycle.
-// In an in-place call, an input is always read before the output with the same memory is written, because the
-// result that is written depends on the value that was read. Composed plans do not rely on this reasoning: the
-// verifier proves them like all other plans.
+// Stages are appended in the order in which data passes from one to the next. So in the same tile, a stage waits only
+// for stages that were appended before it, and the waits cannot form a cycle. In an in-place call, an input is always
+// read before the output with the same memory is written, because the result that is written depends on the value that
+// was read. Composed plans do not rely on this reasoning: the verifier proves them like all other plans.
 #pragma once
 
 #include <cstdint>

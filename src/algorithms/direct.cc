@@ -1,6 +1,6 @@
 // Direct all-reduces: every rank communicates with every other rank, and each sum is computed in rank order, in a
-// single step, so that a sum of 16-bit or 8-bit floats, which is computed in float32, is rounded to the short type
-// only once. p is the number of ranks, and S is the number of bytes of the message.
+// single step, so that a sum of 16-bit or 8-bit floats, which is computed in float32, is rounded to the short type only
+// once. p is the number of ranks, and S is the number of bytes of the message. The counts below are for p > 1.
 //
 // One-shot. Every rank sends its whole message to all others, and adds all p messages in rank order 0 .. p-1. Its
 // own message is added at its own position. All ranks do the same additions, so all obtain the same bits.
@@ -17,10 +17,11 @@
 //   step p-1            r0 (+) r1 (+) ... (+) r(p-1), own in[rank] at its position, complete: store out[rank],
 //                       send to all
 //   steps p .. 2p-2     received from q: store out[q], for q = rank + 1, ...
-// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. With registered buffers
-// (windows), nothing is copied to slots: the owner reads p inputs and writes p outputs directly. Over all ranks,
-// these are 2Sp bytes of loads and stores, the minimum. The owner's step frees the slots of its inputs and needs
-// slots for its result at the same time, so connections must hold 2 messages.
+// Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. With registered buffers (windows),
+// nothing is copied to slots, except inputs that a kPreMulSum multiplies: the owner reads p inputs and writes p outputs
+// directly. Over all ranks, these are 2Sp bytes of loads and stores, the minimum. Step p-1 needs a free slot to every
+// peer, but the slot with this rank's input becomes free only when the peer runs its own step p-1. So connections must
+// hold 2 messages. If they held 1 message, all ranks would wait for each other.
 //
 // Order of addition: ranks 0, 1, ..., p-1, left to right, in one step. It is the same for every chunk, message
 // size and placement of ranks on machines.

@@ -1,9 +1,9 @@
 // Double binary tree all-reduce.
 //
-// In a binary tree, half of the ranks are leaves. A leaf sends to its parent and forwards nothing, so half of the
-// ranks use little of their bandwidth. Therefore there are two trees, and each carries half of the message (two
-// chunks, chunk t in tree t). Every inner rank of one tree is a leaf of the other. In each tree, values are added
-// on the way up to the root, and the result is sent back down to all ranks.
+// In a binary tree, about half of the ranks are leaves. A leaf sends to its parent and forwards nothing, so half of the
+// ranks use little of their bandwidth. Therefore there are two trees, and each carries half of the message (two chunks,
+// chunk t in tree t). Every inner rank of one tree is a leaf of the other. In each tree, values are added on the way up
+// to the root, and the result is sent back down to all ranks.
 //
 // The tree on positions 1 .. p is the in-order tree: a position with z trailing zero bits is on level z, and its
 // children are 2^(z-1) below and above it. (If the upper child would be above p, its distance is halved until the
@@ -13,19 +13,18 @@
 // (position r, and p for rank 0). Both choices give every rank with an even position in tree 0 an odd position in
 // tree 1. The depth of a tree is floor(log2 p) edges.
 //
-// Each rank has four channels, one for each tree and direction. Each channel uses a lane of its own, which has the
-// number of the channel. So the tiles form a pipeline through the trees: a rank can send a tile up before the results
-// of earlier tiles have come down. The step of each channel:
+// Each rank has four channels, one for each tree and direction. The messages of each tree and direction use a lane of
+// their own. So the tiles form a pipeline through the trees: a rank can send a tile up before the results of earlier
+// tiles have come down. The step of each channel:
 //   up,   lane 2t      (lower child) (+) in[t] (+) (upper child). The root has the complete value: it stores out[t] and
 //                      sends it to its children's down channels (lane 2t + 1). All others send to the parent.
 //   down, lane 2t + 1  received: store out[t], send to the children. Empty at the root.
 //
-// Steps per rank: 4 (3 if the rank is the root of one tree). Time for one tile: 2 floor(log2 p) + 1 steps one
-// after the other. Bytes sent per rank: at most 2S for a message of S bytes, divided about evenly between the
-// directions up and down. All ranks together send 2S(p-1) bytes. Order of addition: the in-order walk of the tree
-// (lower subtree, own value, upper subtree), grouped like the tree. For even p this is rank order in both trees,
-// because in the mirrored tree 1 the lower and upper child are exchanged. For odd p, tree 1 adds ranks 1, 2, ...,
-// p-1, 0.
+// Steps per rank: 4 (3 if the rank is the root of one tree; 2 if p = 1). Time for one tile: 2 floor(log2 p) + 1 steps
+// one after the other. Bytes sent per rank, for a message of S bytes: at most S up and at most S down. All ranks
+// together send 2S(p-1) bytes. Order of addition: the in-order walk of the tree (lower subtree, own value, upper
+// subtree), grouped like the tree. For even p this is rank order in both trees, because in the mirrored tree 1 the
+// lower and upper child are exchanged. For odd p, tree 1 adds ranks 1, 2, ..., p-1, 0.
 //
 // Source: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 // scan", Parallel Computing 35 (2009). Unlike in that paper, the trees here do not have a separate root above the

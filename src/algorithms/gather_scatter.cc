@@ -21,10 +21,10 @@
 //            it: send to the parent (the root: store).
 //   scatter: for each vrank of the subtree, descending: received from the parent (the root: in[rank]): send to the
 //            child above it; then received: store out[0].
-// Longest path of a block: floor(log2 p) messages. A vrank with s vranks in its subtree sends (gather) or receives
-// (scatter) s blocks. Each block is a separate message, so the root handles as many messages as in the direct
-// plan, but it has only ceil(log2 p) peers. Suited for many ranks, if p - 1 connections of the root would be too
-// many.
+// Longest path of a block: floor(log2 p) messages. A vrank other than the root, with s vranks in its subtree (itself
+// included), sends (gather) or receives (scatter) s blocks. Each block is a separate message, so the root handles as
+// many messages as in the direct plan, but it has only ceil(log2 p) peers. Suited for many ranks, if p - 1 connections
+// of the root would be too many.
 //
 // Source: folklore. Other libraries join the blocks of a subtree to one message; here each block stays a message
 // of its own.

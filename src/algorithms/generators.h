@@ -9,9 +9,9 @@
 
 namespace tutti {
 
-// Largest number of ranks for algorithms in which one rank communicates with all others. In most of these
-// algorithms, one step adds one operand per rank or sends one copy per rank, and the kernels that run a step do
-// not support more operands.
+// Largest number of ranks for algorithms in which one rank communicates with all others. In many of these algorithms,
+// one step adds one operand per rank or sends one copy per rank, and the CPU kernel that runs a step does not support
+// more operands (kMaxSources in kernels/cpu/reduce.h).
 inline constexpr std::uint32_t kMaxDirectRanks = 1024;
 
 // Largest number of ranks of any algorithm. With this limit, the number of chunks of a ring (one per rank) and the

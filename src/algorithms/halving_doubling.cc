@@ -20,18 +20,18 @@
 //   helper                       send in[c], received: store out[c], in the order in which its core rank receives and
 //                                stores them
 //
-// Rounds: 2 log2 Q, and 2 more if there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q. A
-// core rank with a helper sends S more, and a helper sends S. The number of bytes is the minimum only for powers
-// of two; circulant.cc sends the minimum for all p. Order of addition: ranks 0, 1, ..., p-1, grouped as a balanced
-// tree: first a rank and its helper, then neighbouring core ranks, then neighbouring pairs of them, and so on. So
-// partners have near rank numbers in the early rounds, which have the most data. With consecutive ranks on each
-// machine, most data then stays inside machines. Each chunk of a round is a message of its own
+// Rounds: 2 log2 Q, and 2 more if there are helpers. Bytes sent per rank for a message of S bytes: 2S(Q-1)/Q. A core
+// rank with a helper sends S more, and a helper sends only S. The number of bytes is the minimum only for powers of
+// two; circulant.cc sends the minimum for all p. Order of addition: ranks 0, 1, ..., p-1, grouped like a balanced tree:
+// first a rank and its helper, then neighbouring core ranks, then neighbouring pairs of them, and so on. (One
+// exception: in round 0, a core rank with a helper adds three values from left to right if its partner has the lower
+// number.) So partners have near rank numbers in the early rounds, which have the most data. With consecutive ranks on
+// each machine, much of the data then stays inside machines. Each chunk of a round is a message of its own
 // (algorithms/rounds.h).
 //
-// Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R.
-// Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
-// Comput. Appl. 19 (2005). Unlike here, in these papers the early rounds have the far partners, and the input of a
-// helper is added in a separate step.
+// Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
+// Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
+// Unlike here, in these papers the input of a helper is added in a separate step.
 #include <vector>
 
 #include "algorithms/folding.h"

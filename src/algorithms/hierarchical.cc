@@ -2,29 +2,29 @@
 // all_gather(inside). "Inside" is within one machine, "across" is between machines, and >> means that the next
 // stage uses the results of the previous one.
 //
-// The network between machines is slower than the links inside a machine, and each rank may have a network port of
-// its own. So the message is divided into *rails*, one for each rank of the largest machine. On every machine each
-// rail has an owner. First, the values that the ranks of a machine have for a rail are added at the rail's owner
-// on that machine (reduce-scatter). Then the owners of one rail, one on each machine, all-reduce it among
-// themselves. Finally, each owner sends the result of its rails to the other ranks of its machine (all-gather). So
-// each part of the message is exchanged over the network by only one rank of each machine, instead of by all its
-// ranks, and all network ports are in use at the same time.
+// The network between machines is usually slower than the links inside a machine, and each rank may have a network port
+// of its own. So the message is divided into *rails*, one for each rank of the largest machine. On every machine each
+// rail has an owner. First, the values that the ranks of a machine have for a rail are added at the rail's owner on
+// that machine (reduce-scatter). Then the owners of one rail, one on each machine, all-reduce it among themselves.
+// Finally, each owner sends the result of its rails to the other ranks of its machine (all-gather). So each part of the
+// message is exchanged over the network by only one rank of each machine, instead of by all its ranks, and the network
+// ports of all ranks are in use at the same time.
 //
 // On a machine of L ranks, with indices 0 .. L-1 in rank order, rail g belongs to the rank with index g modulo L. If
-// machines differ in size, a rank of a small machine owns several rails and processes them one after the other.
-// There are as many rails as the *largest* machine has ranks, so that all ranks of all machines take part in the
-// additions and use their ports. Each rail is divided into as many chunks as the plan of the all-reduce across
-// requires (PlanShape::chunks). The channels of a rank:
+// machines differ in size, some ranks of smaller machines own several rails and process them one after the other. There
+// are as many rails as the *largest* machine has ranks, so that all ranks of all machines take part in the additions
+// and use their ports. Each rail is divided into as many chunks as the plan of the all-reduce across requires
+// (PlanShape::chunks). The channels of a rank:
 //   the first one    reduce-scatter inside (algorithms/inside.h): in[c] of all, stored as scratch[c] at c's owner
 //   the next ones    the all-reduce across, with scratch[c] as its input: stores out[c]
 //   the last one     all-gather inside: out[c] from c's owner, stored as out[c] by the others
-// The reduce-scatter inside processes the chunks in the order in which the stage across reads them, and the
-// all-gather inside in the order in which the stage across stores them. Stages wait for each other chunk by chunk,
-// and overlap tile by tile (algorithms/compose.h). So the time of a long message is that of the slowest stage, and
-// not the sum over the stages. If the stage across uses trees, each chunk of a rail is a *strand* with a first and
-// a last channel of its own. This is because a machine near the root of one tree processes each tile of that tree
-// late, but is a leaf of the other tree. In a common channel, the early tiles of the other tree would wait for the
-// late ones.
+// The reduce-scatter inside processes the chunks in the order in which the stage across reads them, and the all-gather
+// inside in the order in which the stage across stores them. Stages wait for each other chunk by chunk, and overlap
+// tile by tile (algorithms/compose.h). So the time of a long message is about that of the slowest stage, and not the
+// sum over the stages. If the stage across uses trees, chunk t of every rail belongs to *strand* t, and each strand has
+// a first and a last channel of its own. This is because a machine near the root of one tree processes each tile of
+// that tree late, but is a leaf of the other tree. In a common channel, the early tiles of the other tree would wait
+// for the late ones.
 //
 // If all ranks are on one machine, there are only the stages inside, in one channel, and the reduce-scatter
 // completes the sums. If every machine has one rank, there is only the stage across, on one rail. If only some
@@ -41,11 +41,11 @@
 //   hierarchical       2 + 2(N-1) rounds; 2S(p-1)/p bytes, the minimum, of which 2S(N-1)/(NL) leave the machine
 //   hierarchical_tree  2 + at most 2 floor(log2 N) rounds (if L > 16, 2(L-1) instead of the first 2);
 //                      2S(L-1)/L bytes inside, and at most 2S/L across
-// Order of addition: direct inside adds in rank order. If the ranks of each machine are consecutive, both
-// algorithms add in the order of their stage across, with machines in place of ranks: cyclic for the ring, and
-// rank order for the tree over an even number of machines. A ring inside starts its additions at a different rank
-// for each owner, so the plan then promises no order, unless there is only one machine (cyclic). All ranks obtain
-// the same bits in any case.
+// Order of addition: direct inside adds in rank order. If the ranks of each machine are consecutive, both algorithms
+// then add in the order of their stage across, with machines in place of ranks: cyclic for the ring and for the tree
+// over an odd number of machines, and rank order for the tree over an even number. A ring inside starts its additions
+// at a different rank for each owner, so the plan then promises no order, unless there is only one machine (cyclic).
+// All ranks obtain the same bits in any case.
 //
 // Source: the three stages are those of BlueConnect (M. Cho et al., "BlueConnect: decomposing all-reduce for deep
 // learning on heterogeneous network hierarchy", MLSys 2019) and of Horovod's hierarchical all-reduce. The rule for

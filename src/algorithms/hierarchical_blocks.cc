@@ -10,7 +10,7 @@
 //   channel 0   step 0            in[0]: store out[rank], send to the next machine and to all of the own machine
 //               step k, 1..N-1    received: store out[the block from k machines back], send to the same ranks (the last
 //                                 step only inside)
-//   channel 1   block k, 0..N-1   of each rank of the own machine: received: store out[...]
+//   channel 1   block k, 0..N-1   of each other rank of the own machine: received: store out[...]
 // Reduce-scatter. Rank q is to receive the sum of block q. The block travels around the ring of q's rail, and
 // every machine adds the values of its ranks. It starts at the machine after that of q, and ends at q.
 //   channel 1   block k, 0..N-1   of each other rail: send in[...] to the rank of that rail in the own machine
@@ -25,9 +25,9 @@
 // Order of addition of a block that belongs to a rank of machine m: the ranks of machine m + 1, then those of m +
 // 2, ..., and last those of m, each machine in rank order, left to right.
 //
-// Instead of these plans, the flat ring (ring.cc's halves in all_gather.cc and reduce_scatter.cc) is used if
-// machines have different sizes or one rank each, if there is only one machine, or if a machine has 1024 ranks or
-// more, because a step would have too many operands.
+// Instead of these plans, the flat ring (ring.cc's halves in all_gather.cc and reduce_scatter.cc) is used if machines
+// have different sizes or one rank each, if there is only one machine, or if a machine has kMaxDirectRanks ranks or
+// more, because a step would have too many operands or sends.
 //
 // Source: the stages are those of the hierarchical all-gathers of Horovod and of NCCL users. The overlap is our
 // own.

@@ -11,8 +11,8 @@
 // Ring all-gather           hop k = 0 .. L-1: the chunk whose owner is k members back
 //                           hop 0, the owner: send out[c]; hop k: received: store out[c], send; hop L-1: only store
 //
-// If all chunks together have n bytes, and the L members own equal parts of them, a member sends n(L-1)/L bytes in
-// each stage: with the direct algorithm in one round, with the ring in L-1 rounds. A step of a ring receives and
+// If all chunks together have n bytes, and the L members own equal parts of them, a member sends n(L-1)/L bytes in each
+// stage. A pass has one round with the direct algorithm, and L-1 rounds with the ring. A step of a ring receives and
 // sends, so the connections of a ring must hold 2 messages.
 #include "algorithms/inside.h"
 

@@ -1,4 +1,5 @@
-// Recursive doubling all-reduce: has the minimum number of rounds, but sends the whole message in each round.
+// Recursive doubling all-reduce: has few rounds (the minimum if the number of ranks is a power of two), but sends the
+// whole message in each round.
 //
 // Let the number of ranks Q be a power of two. In round j = 0, 1, ..., log2 Q - 1, rank v and rank v xor 2^j
 // exchange their values, and both add the two values in the order of the ranks. After round j, rank v has the sum
@@ -19,8 +20,8 @@
 // bits. In an in-place call, the last step may overwrite the input before the partner of round 0 has read it. So in
 // an in-place call the input is never published through a window (PlanShape::windows_in_place is false).
 //
-// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
-// Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4. The exchange itself is folklore.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", Int. J.
+// High Perform. Comput. Appl. 19 (2005). The exchange itself is folklore.
 #include "algorithms/folding.h"
 #include "algorithms/generators.h"
 

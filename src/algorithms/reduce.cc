@@ -23,8 +23,8 @@
 //   channel t, lane t: one step     (lower child) (+) in[t] (+) (upper child): send to the parent
 //                                   the root: in[t] (+) (its one child): complete, store out[t]
 // Longest path: floor(log2(p-1)) + 1 messages. Order of addition in tree 0: vranks 0, 1, ..., p-1 (cyclic from the
-// root), grouped like the tree. For odd p, tree 1 has the same order. For even p, tree 1 adds vranks 0, 2, 3, ...,
-// p-1, 1. This is not a cyclic order, so for even p the double tree promises no order (Order::kAny).
+// root), grouped like the tree. For odd p, tree 1 has the same order. For even p, tree 1 adds vranks 0, 2, 3, ..., p-1,
+// 1. For p > 2 this is not a cyclic order, so for even p the double tree promises no order (Order::kAny).
 //
 // Direct. Every other rank sends its input to the root. The root adds all inputs, including its own, in rank
 // order, in a single step, so that a sum of 16-bit or 8-bit floats, which is computed in float32, is rounded to

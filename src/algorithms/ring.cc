@@ -1,11 +1,11 @@
 // Ring all-reduce.
 //
-// The ranks form a ring. Each rank sends only to the next rank (rank + 1) and receives only from the previous one
-// (rank - 1), modulo the number of ranks p. The message is divided into p chunks. Chunk c starts at rank c, which
-// sends its own input. Every rank that receives the chunk adds its own input after it, (received) (+) (local), and
-// sends the sum to the next rank. After p - 1 hops, at rank c - 1, the sum holds every contribution. That rank
-// stores it, and sends it around the ring once more: every rank stores the chunk and forwards it, and the last
-// one, rank c - 2, only stores it. All p chunks travel at the same time, so every connection is always in use.
+// The ranks form a ring. Each rank sends only to the next one (rank + 1) and receives only from the previous one,
+// modulo the number of ranks p. The message is divided into p chunks. Chunk c starts at rank c, which sends its own
+// input. Every rank that receives the chunk adds its own input after it, (received) (+) (local), and sends the sum to
+// the next rank. After p - 1 hops, at rank c - 1, the sum holds every contribution. That rank stores it, and sends it
+// around the ring once more: every rank stores the chunk and forwards it, and the last one, rank c - 2, only stores it.
+// All p chunks travel at the same time, so all connections are used at the same time.
 //
 // So the steps of rank r are, with chunk(k) = r - k modulo p:
 //   step 0            send in[chunk(0)]

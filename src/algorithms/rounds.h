@@ -1,14 +1,13 @@
-// Rounds: common code of algorithms that run in rounds. In each round, every rank sends several chunks to one
-// partner and receives several chunks from one partner (the same or another rank).
+// Rounds: common code of algorithms that run in rounds. In each round, every rank that takes part sends one or more
+// chunks to one partner and receives as many chunks from one partner (the same or another rank).
 //
-// A message is one chunk, so a round consists of many messages, while a connection can hold only kRoundSlots of
-// them. Therefore the messages of a round are distributed over several connections (lanes) to the partner: message
-// m uses lane m % lanes. A rank sends up to kRoundSlots * lanes messages before it has to receive the first
-// message of the same round. A round with at most that many messages takes the time of one network latency,
-// regardless of the number of its messages. A longer round takes several latencies. Every rank runs the same
-// sequence of sends and receives. So a send waits for a free slot only until the partner has run receives that are
-// earlier in this sequence, and slots for kRoundSlots messages per connection are enough to avoid a deadlock. Pure
-// functions.
+// A message is one chunk, so a round consists of many messages, while the algorithms rely on only kRoundSlots slots of
+// a connection. Therefore the messages of a round are distributed over several connections (lanes) to the partner:
+// message m uses lane m % lanes. A rank sends up to kRoundSlots * lanes messages before it has to receive the first
+// message of the same round. A round with at most that many short messages takes about the time of one network latency.
+// A longer round takes several latencies. Every rank that takes part runs the same sequence of sends and receives. So a
+// send waits for a free slot only until the partner has run receives that are earlier in this sequence, and slots for
+// kRoundSlots messages per connection are enough to avoid a deadlock. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +17,9 @@ namespace tutti {
 
 // Number of messages that each connection must be able to hold (PlanShape::slots of these algorithms).
 inline constexpr std::uint16_t kRoundSlots = 2;
-// Largest number of lanes. More lanes would need more connections and their memory. With 4 lanes of 2 slots,
-// rounds of up to 8 messages take one latency. The longest round has half as many messages as there are ranks, so
-// these are all rounds of up to 16 ranks.
+// Largest number of lanes. More lanes would need more connections and their memory. With 4 lanes of 2 slots, rounds of
+// up to 8 messages take one latency. The longest round has at most half as many messages as there are ranks, so with up
+// to 17 ranks all rounds take one latency.
 inline constexpr std::uint16_t kMostRoundLanes = 4;
 
 // Number of lanes for an algorithm if its longest round has `messages` messages per rank: enough to send them all at

@@ -1,6 +1,6 @@
-// CallTag: the arguments that must be the same on all ranks of one call. Every message carries the tag, and every rank
-// publishes the tag of its current call on its status board. So if ranks disagree, the error can name the argument and
-// the rank that differ. A value.
+// CallTag: the arguments that must be the same on all ranks of one call. Messages between hosts carry the tag, and
+// every rank publishes the tag of its current collective on its status board. So if ranks disagree, the error can name
+// the argument and the rank that differ. (Mailboxes and messages between GPUs carry only a hash of the tag.) A value.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@ struct CallTag {
   std::uint8_t kind = 0;       // CollectiveKind
   std::uint8_t type = 0;       // DataType
   std::uint8_t op = 0;         // ReduceOp
-  std::uint8_t algorithm = 0;  // the Algorithm that is used (never kAuto)
-  // Length in bytes of the longest chunk of a tile: the size of a slot, or the chunk size of a rule of TUTTI_TUNE. It
-  // differs between ranks if a rule applies and only some of the ranks name the algorithm in the call.
+  std::uint8_t algorithm = 0;  // the Algorithm that is used; 0 for sends and receives
+  // Length in bytes of the longest chunk of a tile: the size of a slot, or the chunk size of a rule of TUTTI_TUNE; 0 if
+  // GPUs carry the call out. It differs between ranks if a rule applies and only some of the ranks name the algorithm
+  // in the call.
   std::uint32_t tile_bytes = 0;
   std::uint32_t root = 0;  // 0 if the collective has no root
   // Checksum of the arguments that have no field here: v-counts, user plan, user reduction. 0: there are none.

@@ -1,6 +1,6 @@
-// Clock: the source of time. Code that also runs in simulations (for example the engine, the transports and the
-// consensus) takes the time from a Clock that it is given, and not from the system directly, so that a simulation can
-// control it. Other code, for example the set-up and the recorder, reads the system's clock.
+// Clock: the source of time. Code that also runs in simulations (for example the engine and the consensus) takes the
+// time from a Clock that it is given, and not from the system directly, so that a simulation can control it. Other
+// code, for example the set-up, the recorder and the transports for RDMA, reads the system's clock.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tutti {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Returns monotonic nanoseconds since an arbitrary start. Thread-safe, except in ActiveTimeClock
+  // Returns monotonic nanoseconds since an arbitrary start. Thread-safe in SteadyClock, but not in ActiveTimeClock
   // (membership/oob_channel.h).
   virtual std::int64_t now_ns() = 0;
 };

@@ -22,8 +22,8 @@ constexpr bool gives_sum_to_all(CollectiveKind kind) {
   return reduces(kind) && has_data(kind) && !has_root(kind) && !has_blocks(kind);
 }
 
-// True if a rank can finish a call only after all ranks have entered it, because its output depends on the input of
-// every rank.
+// True if no rank can finish a call before all ranks have entered it, because every rank's output depends on the input
+// of every rank.
 constexpr bool needs_all_ranks(CollectiveKind kind) {
   return !has_root(kind) && (reduces(kind) || row_of(kind).output == BlockSet::kAll);
 }

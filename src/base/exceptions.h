@@ -33,8 +33,8 @@ Error error_with(Make&& make, ErrorCode code, ErrorScope scope, std::int32_t ran
   }
 }
 
-// Runs the body of a public function that affects only the calling rank. Returns the body's result, or an error with
-// scope kCall if it throws.
+// Runs the body of a public function after whose failure communicators can still be used. (For the others there is
+// CommunicatorImpl::guarded().) Returns the body's result, or an error with scope kCall if it throws.
 template <class Body>
 auto guarded(std::string_view function, Body&& body) noexcept -> decltype(body()) {
   try {

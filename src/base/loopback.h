@@ -1,5 +1,5 @@
-// The loopback interface, which the processes of one machine use for set-up. May be called from any thread. Each call
-// reads the list of interfaces again.
+// The loopback interface, which the processes of one machine use for set-up unless another interface is configured. May
+// be called from any thread. Each call reads the list of interfaces again.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// Returns the numeric loopback address of this machine: 127.0.0.1, or ::1 if the loopback interface has only an IPv6
-// address. Returns 127.0.0.1 if the interfaces cannot be listed.
+// Returns the numeric loopback address of this machine: ::1 if loopback interfaces have ::1 but not 127.0.0.1, and
+// otherwise 127.0.0.1, even if the interfaces cannot be listed.
 std::string loopback_address();
 
 // Checks that a loopback interface is up. If it is down, all connections between the processes of a machine fail or

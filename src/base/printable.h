@@ -9,8 +9,9 @@
 namespace tutti {
 
 // Returns the length in bytes of the first character of `text`, or 0 if it must not be printed: invalid UTF-8, a
-// control character (also U+0080 to U+009F, which some terminals interpret as escape sequences), or a character that
-// changes the direction of the text around it.
+// control character (also U+0080 to U+009F, which some terminals interpret as escape sequences), a line or paragraph
+// separator (U+2028, U+2029), or a character that changes the direction of the text around it. 0 also for an empty
+// text.
 inline std::size_t printable_bytes(std::string_view text) {
   const auto byte = [text](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i])); };
   if (text.empty()) return 0;

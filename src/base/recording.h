@@ -3,10 +3,10 @@
 // ended. All fields have a fixed width and the byte order of the machine, which a reader detects from kMagic.
 //
 // One thread at a time writes the records of the host, and one thread at a time writes the records of GPUs. A record's
-// `serial` is odd while its fields are being replaced by those of a new operation, and even when they are complete. At
-// the end of the operation only `end` and `outcome` change, and `serial` stays even. Readers copy a record twice. A
-// copy is torn and is not used if its serial is odd, or if the second copy differs. The same applies to WaitState,
-// Failure and Anchor.
+// `serial` is odd while the fields from `tag` to `outcome` are being replaced by those of a new operation, and even
+// when they are complete. While `serial` is even, the fields from `extra_serial` on may be written, and `end` and
+// `outcome` change at the end of the operation. Readers copy a record twice. A copy is torn and is not used if its
+// serial is odd, or if the second copy differs. The same applies to WaitState, Failure and Anchor.
 //
 // Layout: a Header, then `capacity` records of operations that run on the host, then `device_capacity` records of
 // operations that run on GPUs.
@@ -35,8 +35,9 @@ using Word = std::atomic<std::uint64_t>;  // relaxed accesses are ordinary loads
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
 
 enum class State : std::uint8_t { kEmpty = 0, kRunning, kDone, kFailed, kEnqueued };
-// How an operation is carried out: inline values in mailboxes, direct access to each other's memory (single copy),
-// messages of a plan, on a GPU, or as sends and receives.
+// How an operation is carried out, as far as it is known before its start: inline values in mailboxes, direct access to
+// each other's memory (single copy; by messages instead if some rank's memory cannot be used), messages of a plan, on a
+// GPU, or as sends and receives.
 enum class CallPath : std::uint8_t { kMailboxes = 0, kDirect, kMessages, kDevice, kTransfers };
 
 // The unit of time stamps: nanoseconds of CLOCK_MONOTONIC, or ticks of the processor's counter.
@@ -55,17 +56,17 @@ inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by 
 inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
-// One operation. A collective writes only the first cache line, unless its length does not follow from its tag (a
-// UserReduction, a v-variant, a segment of a long call). The record of an exchange (a group of sends and receives)
-// describes the first transfer of the exchange.
+// One operation. The first cache line is written for every operation. The second one is written for exchanges, and for
+// a collective on the host whose length does not follow from its tag (a UserReduction, a v-variant, a segment of a long
+// call). The record of an exchange (a group of sends and receives) describes the first transfer of the exchange.
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
-  Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers between the two ranks
+  Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers to, or those from, its peer
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
   Word extra_serial;        // equal to `serial` if the fields below are valid
-  Word bytes;               // the longer of the caller's input and output, or of all sends and all receives
+  Word bytes;               // the longer of input and output (of this segment), or of all sends and all receives
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
 };
@@ -81,12 +82,12 @@ struct Anchor {
 };
 static_assert(sizeof(Anchor) == 32);
 
-// The ranks for which the current operation waits. Written only while the operation makes no progress.
+// The ranks for which the current operation waits. Written now and then while the operation makes no progress.
 struct WaitState {
   Word serial;
   Word operation;                                  // serial of the operation's record; 0: it has not started
-  Word since;                                      // ticks of the first check that found no progress
-  Word updated;                                    // ticks of the latest check that found no progress
+  Word since;                                      // ticks of the first entry about this wait
+  Word updated;                                    // ticks of the latest entry about this wait
   Word sequence;                                   // sequence number of the collective; 0: an exchange
   std::uint32_t waited_count;                      // number of ranks for which the operation waits
   std::uint32_t absent_count;                      // number of ranks that are known not to have entered this call
@@ -159,8 +160,8 @@ std::vector<std::string> folders(std::string_view chosen, const EnvironmentVaria
 // Maps a 64-bit id to a 32-bit number from which the id cannot be computed.
 std::uint32_t fold(std::uint64_t id);
 
-// Returns the start time of a process (field 22 of /proc/PID/stat), or 0 if the process does not exist. If `state` is
-// not null, it gets the letter of the process state.
+// Returns the start time of a process (field 22 of /proc/PID/stat), or 0 if it cannot be read, for example because the
+// process does not exist. If `state` is not null and the process exists, it gets the letter of the process state.
 std::uint64_t process_start(std::int32_t pid, char* state = nullptr);
 std::uint64_t own_pid_namespace();
 // boot_id().name. Empty if boot_id() fails, or if equal names do not prove that two processes are on the same machine.

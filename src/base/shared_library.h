@@ -12,17 +12,17 @@ namespace tutti {
 class SharedLibrary {
  public:
   // Opens `file`, for example "libssl.so.3", so that other libraries do not see its symbols (RTLD_LOCAL). `flags`:
-  // further flags of dlopen(). The error is kUnsupported, and its message is the reason that the system gives.
+  // further flags of dlopen(). The error is kUnsupported, and its message is the reason that the system gives, or that
+  // the library is not loaded (RTLD_NOLOAD).
   static Result<SharedLibrary> open(const char* file, int flags = 0);
 
-  // Sets `function` to the library's function `name`, or to null if the library has no such function; missing() then
-  // returns the name.
+  // Sets `function` to the library's function `name`, or to null if the library has no such function. See missing().
   template <class Function>
   void find(Function& function, const char* name) {
     find_optional(function, name);
     if (function == nullptr && missing_ == nullptr) missing_ = name;
   }
-  // Like find(), but for a function that is not required: if it is null, missing() does not return its name.
+  // Like find(), but for a function that is not required: missing() never returns its name.
   template <class Function>
   void find_optional(Function& function, const char* name) {
     function = reinterpret_cast<Function>(address(name));

@@ -7,8 +7,9 @@
 
 namespace tutti {
 
-// Returns the system's text for the errno value `error`. If the cause is a limit, it adds the limit to raise, for
-// example "Too many open files; raise the limit of open files (ulimit -n)".
+// Returns the system's text for the errno value `error`. If the process or the machine is out of descriptors or memory
+// (is_shortage()), it adds the limit to raise, for example "Too many open files; raise the limit of open files
+// (ulimit -n)".
 std::string describe_errno(int error);
 
 // Like describe_errno(), but for errors of pthread_create() and std::thread. With these functions EAGAIN means that a

@@ -1,5 +1,5 @@
-// Waiter: how a thread waits for peers. It first spins for about the time that a running peer needs to answer, then
-// yields the core, and then sleeps on a Doorbell. See docs/decisions/0004-waiting.md.
+// Waiter: how a thread waits for peers. AdaptiveWaiter first spins for about the time that a running peer needs to
+// answer, then yields the core, and then sleeps on a Doorbell. See docs/decisions/0004-waiting.md.
 //
 // The caller polls. Each time a poll finds nothing, the caller calls Waiter::pause() once; after progress it calls
 // Waiter::reset(). The waiter never decides whether a wait has ended: between two pauses the caller checks the
@@ -70,14 +70,15 @@ struct WaitLimits {
 // yields the core after a few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
-// Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares
-// this core (because other programs use the other cores) cannot answer while this rank spins. And a yield gives the
-// core only to threads of the same scheduling group: on Linux every session is such a group, so ranks that were
-// started by setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves
-// their number, and a wait that ends during them doubles it, up to the limit.
+// Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares this
+// core (because other programs use the other cores) cannot answer while this rank spins. And a yield gives the core
+// only to threads of the same scheduling group: on Linux every session is such a group, so ranks that were started by
+// setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves their
+// number, down to a small minimum, and a wait that ends during them doubles it, up to the limit.
 //
 // After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
-// probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits.
+// probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits,
+// up to a maximum.
 class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits);

@@ -12,8 +12,8 @@
 namespace tutti::detail {
 namespace {
 
-// Time between the moment at which a refused client closes its side of the connection, or sends more data, and the
-// close() of this side.
+// Without TLS: time between the moment at which a refused client closes its side of the connection, or sends more data,
+// and the close() of this side.
 constexpr std::chrono::milliseconds kRefusalPause{50};
 constexpr std::size_t kMaxRefusals = 4;
 // Maximum number of connections at the same time that are not admitted yet.

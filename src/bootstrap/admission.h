@@ -1,7 +1,7 @@
 // Admission: the handshake with each new connection of a RendezvousServer. If the other side proves that it has the
 // job's key and its rank fits the job, the AdmissionHost (the server) takes over the connection. Otherwise the
-// connection is refused with a reason, while the server keeps waiting for the real ranks. bootstrap_wire.h describes
-// the messages. Only the server's thread uses an Admission.
+// connection is refused with a reason, or only closed, while the server keeps waiting for the real ranks.
+// bootstrap_wire.h describes the messages. While the server runs, only its thread uses an Admission.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +48,10 @@ class Admission {
   // Closes the oldest connection that is not admitted yet, to make place for a new one. This does little harm to a
   // rank of the job, because its handshake takes only a moment, and it connects again if it was closed.
   void close_oldest();
-  // Adds a reason to refusals(), unless the list contains it already or has 4 reasons.
+  // Adds a reason to refusals(), unless the list contains it already or has kMaxRefusals (admission.cc) reasons.
   void note_refusal(const std::string& reason);
-  // The reasons for which connections were refused. The server adds them to its error if ranks do not join.
+  // The reasons for which connections were refused, closed or not accepted. The server adds them to its error if ranks
+  // do not join.
   const std::vector<std::string>& refusals() const { return refusals_; }
   // Closes all connections that are not admitted yet.
   void close_all();

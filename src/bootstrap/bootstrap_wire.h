@@ -3,7 +3,7 @@
 //
 // The handshake proves to each side that the other side has K:
 //
-//   rank to server  Hello                         the job, the source of K, and a nonce
+//   rank to server  Hello                         the job, the source of K, a nonce, and more (struct Hello)
 //   server to rank  2 | Challenge                 a nonce of the server and its proof of the key,
 //                                                 HMAC(K, "tutti server", Hello | nonce)
 //                   or 0 | reason                 the server refuses the rank and closes the connection; this is not
@@ -11,10 +11,11 @@
 //   rank to server  RankInfo | proof              proof of the key, HMAC(K, "tutti rank", Hello | nonce | RankInfo)
 //                   or an empty frame             the proof in the challenge is wrong
 //
-// From here on every frame ends with a seal of 16 bytes. It is an HMAC of the frame's number in its direction and
-// of the SHA-256 of its body. The key of the HMAC is derived from K, the hello and the nonce of the server, and
-// differs between the two directions. A frame that was altered, omitted, repeated or inserted by a third party does
-// not match its seal.
+// If the rank's proof is wrong, the server answers with 0 | reason without a seal, and closes the connection.
+// Otherwise, from here on every frame ends with a seal of 16 bytes. It is the first half of an HMAC of the frame's
+// number in its direction and of the SHA-256 of its body. The key of the HMAC is derived from K, the hello and the
+// nonce of the server, and differs between the two directions. If a third party alters, omits, repeats or inserts a
+// frame, the seal of that frame or of the next one does not match.
 //
 // If the hello requests encryption (Encryption::kOn), the server's first sealed frame states whether the server can
 // encrypt:
@@ -27,8 +28,8 @@
 // Hello | nonce), see transports/tcp/tls.h. The proof of the server covers the request for encryption in the hello, and
 // the answer (1 or 0) has a seal, so an attacker on the network cannot remove the request or change the answer. Round 0
 // fails if some ranks encrypt and others do not, or if one end of a connection that must be encrypted cannot encrypt.
-// Connections over a loopback address do not count, because other machines cannot read them. At that time no data of
-// the ranks has been sent.
+// Connections over a loopback address do not count, because other machines cannot read them. At that time no blob with
+// content has been sent.
 //
 //   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
 //                   or 0 | reason                 the server refuses the rank and closes the connection
@@ -37,10 +38,10 @@
 //                                                 longer for the result of the round
 //                   'x'                           this rank leaves the set-up, which has failed on it
 //   server to rank  '+' | frames                  the result of the round: the blobs of all ranks, as frames
-//                   '!' | failure                 the round has failed
+//                   '!' | failure                 the set-up has failed; no further round can succeed
 //
-// The blobs of round 0 are empty: its result only states that all ranks have joined. All functions below are pure,
-// so any thread may call them. A Seal object belongs to one thread.
+// The blobs of round 0 are empty: its result only states that all ranks have joined. All functions below, except those
+// of Seal, are pure, so any thread may call them. Only one thread at a time may use a Seal object.
 #pragma once
 
 #include <array>
@@ -62,9 +63,9 @@ inline constexpr std::size_t kMaxJobIdBytes = 128;
 // Limit for the Hello of any protocol version, in bytes. The Hello of every version begins with the magic number
 // and the version, so that a server can name the version of a rank that it refuses.
 inline constexpr std::size_t kMaxHelloBytes = 256;
-// Limit for a frame that the server sends before it uses seals: a challenge or a refusal.
+// Limit for the first frame of the server, a challenge or a refusal.
 inline constexpr std::size_t kMaxGreetingBytes = 1024;
-// Limit for the welcome, and for a report about encryption before it.
+// Limit for the welcome or a refusal in its place, and for a report about encryption before it.
 inline constexpr std::size_t kMaxWelcomeBytes = 1u << 20;
 // Limit for the result of a round: the '+', pack() of one blob of each rank, and the seal. `blob_bytes`: the maximum
 // length of a blob.
@@ -79,8 +80,8 @@ using Nonce = std::array<std::uint8_t, 32>;
 enum class KeySource : std::uint32_t { kGiven = 1, kMachine = 2, kUniqueId = 3, kUniqueIdAndKey = 4 };
 
 // Whether the rank wants the data after the handshake to be encrypted. kMissing: the rank is configured to encrypt
-// but has no TLS library. The rank reports this to the server, so that the error on all ranks can name the rank
-// that lacks the library.
+// but has no TLS library, and its connection is not over a loopback address. The rank reports this to the server, so
+// that the error on all ranks can name the rank that lacks the library.
 enum class Encryption : std::uint32_t { kOff = 0, kOn = 1, kMissing = 2 };
 
 struct Hello {
@@ -121,14 +122,14 @@ std::uint32_t library_version();
 std::string version_text(std::uint32_t version);
 
 // Parsers of received frames, without the length in front. A parser returns nothing if the frame does not have the
-// expected kind and size. The contents are not checked unless stated: numbers can have any value, and enumerators can
-// be unknown.
+// expected kind or, if that kind has a fixed size, the expected size. The contents are not checked unless stated:
+// numbers can have any value, and enumerators can be unknown.
 std::optional<Hello> read_hello(std::string_view body);             // checks magic, protocol, encryption
 std::optional<std::uint32_t> read_protocol(std::string_view body);  // the protocol version of any Hello
 std::optional<Challenge> read_challenge(std::string_view greeting);
 std::optional<std::string_view> read_refusal(std::string_view greeting);  // the reason of a refusal
 std::optional<Answer> read_answer(std::string_view body);
-std::optional<bool> read_can_encrypt(std::string_view body);
+std::optional<bool> read_can_encrypt(std::string_view body);  // checks that the value is 0 or 1
 std::optional<Nonce> read_meeting(std::string_view welcome);
 
 // Makes the frame in which the server reports whether it can encrypt.
@@ -172,7 +173,8 @@ std::uint32_t frame_length(const std::array<char, 4>& header);
 // The body of a frame: its kind, followed by `content`.
 std::string with_kind(char kind, std::string_view content);
 
-// Makes a text from an untrusted sender safe to print on a terminal: at most 300 characters, all of them printable.
+// Makes a text from an untrusted sender safe to print on a terminal: at most 300 characters, all of them printable
+// ASCII.
 std::string harmless(std::string_view text);
 
 // pack() joins the blobs of all ranks into one text, each preceded by its length. unpack() splits that text again.

@@ -29,7 +29,8 @@ bool ClientConnection::over(TimePoint deadline) const {
 }
 
 // Starts one asynchronous operation and runs the event loop until the operation has completed. If the deadline
-// passes, the operation is cancelled, even if the other end sends so fast that there is always data to read.
+// passes or another thread sets `*stop`, the operation is cancelled, even if the other end sends so fast that there is
+// always data to read.
 error_code ClientConnection::run_to_end(const std::function<void(Done)>& start, TimePoint deadline) {
   std::optional<error_code> result;
   start([&](error_code error) { result = error; });

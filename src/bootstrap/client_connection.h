@@ -1,10 +1,10 @@
-// ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames. Every operation
-// blocks until it is done, but not longer than its deadline. After encrypt() the data is sent over TLS. Only one
-// thread at a time may use the object.
+// ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames. An operation with a
+// deadline blocks until it is done, but not longer than until the deadline. After encrypt() the data is sent over TLS.
+// Only one thread at a time may use the object.
 #pragma once
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <array>
@@ -26,8 +26,8 @@ namespace tutti::detail {
 class ClientConnection {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
-  // If `*stop` becomes true, operations end as if their deadline had passed. `stop` may be null, and then only the
-  // deadline ends them.
+  // If `*stop` becomes true, operations soon end as if their deadline had passed. `stop` may be null, and then only the
+  // deadline can end them early.
   ClientConnection(boost::asio::io_context& io, const std::atomic<bool>* stop) : io_(io), socket_(io), stop_(stop) {}
 
   // Returns an empty error code if the connection was made.
@@ -39,12 +39,12 @@ class ClientConnection {
   // the connection has ended. After that, every write() returns false.
   bool write(const std::string& body, TimePoint deadline);
   // Reads one frame and returns its body. Returns nothing if the deadline passes, the connection has ended, or the
-  // body is longer than `longest` bytes. After a deadline, another read() is possible only if no byte of the frame
-  // had arrived.
+  // body is longer than `longest` bytes. After a deadline, read() may be called again only if no byte of the frame had
+  // arrived.
   std::optional<std::string> read(std::size_t longest, TimePoint deadline);
-  // Waits until data can be read or the connection has ended, and then returns true. Returns false if the deadline has
-  // passed, `*stop` is true, the socket was closed after an earlier deadline, or an exception has interrupted an
-  // earlier operation.
+  // Waits until data can be read or the connection has ended, and then returns true. Returns false, for example, if the
+  // deadline has passed, `*stop` is true, the socket was closed after an earlier deadline, or an exception has
+  // interrupted an earlier operation.
   bool wait_readable(TimePoint deadline);
   // Whether data can be read now, or the connection has ended. Does not wait.
   bool readable();

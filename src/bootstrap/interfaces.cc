@@ -1,5 +1,5 @@
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include "bootstrap/interfaces.h"
@@ -77,7 +77,7 @@ std::string list_of(std::span<const InterfaceAddress> there) {
 }
 
 // Evaluates one entry of the list of preferences. Returns an empty text if the entry matches no usable address.
-// Sets `link_local` to true if a name or subnet matches a link-local address, which is not used.
+// Sets `link_local` to true if it skips a link-local IPv6 address that matches a name or subnet.
 Result<std::string> select_one(const std::string& wanted, std::span<const InterfaceAddress> there, bool& link_local) {
   const auto exact = parse_address(wanted);
   std::optional<Subnet> subnet;
@@ -103,7 +103,7 @@ Result<std::string> select_one(const std::string& wanted, std::span<const Interf
 }
 
 // Returns the beginning of an error message that names an interface of the list `wanted` that exists but is down (the
-// first one in the order of the operating system). Empty if there is none.
+// first one in the order of the operating system). Empty if there is none, or if the interfaces cannot be listed.
 std::string words_of_down(std::string_view wanted) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};
@@ -191,7 +191,7 @@ Result<std::string> route_address(const std::string& peer) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0 && is_shortage(errno)) return error_of_call(fmt::format("the route to {} cannot be found", peer), errno);
-  if (fd < 0) return std::string();  // this machine does not support the address family of `peer`
+  if (fd < 0) return std::string();  // for example, the machine does not support the address family of `peer`
   sockaddr_storage name{};
   socklen_t length = sizeof(name);
   std::array<char, NI_MAXHOST> host{};
@@ -203,8 +203,8 @@ Result<std::string> route_address(const std::string& peer) {
 }
 
 Result<std::string> outward_address() {
-  // These IPv4 and IPv6 addresses are reserved for documentation, so no host has them. The system would therefore
-  // send packets to them over the default route.
+  // These IPv4 and IPv6 addresses are reserved for documentation, so no host should have them. The system would
+  // therefore normally send packets to them over the default route.
   for (const char* anywhere : {"198.51.100.1", "2001:db8::1"}) {
     auto address = route_address(anywhere);
     if (!address || (!address->empty() && !is_loopback_address(*address))) return address;

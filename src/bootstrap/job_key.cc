@@ -47,7 +47,7 @@ class Fd {
 
 Key hashed(std::string_view material) { return hmac_key("tutti job key", {material}); }
 
-// Reads a file that belongs to this user or root and that other users can neither read nor write. Fails with
+// Reads a file that belongs to this user or root and whose mode gives no permission to other users. Fails with
 // kConfig for other files. Reads at most kMostKeyBytes + 1 bytes, so that the caller can detect a file that is too
 // long. `path` is relative to the descriptor `folder`, and `name` is the name for messages.
 Result<std::string> read_private(int folder, const char* path, std::string_view name) {

@@ -1,13 +1,14 @@
-// The job key: a secret of at least 16 bytes, with which the ranks of a job authenticate each other. The key is
-// searched for in this order:
+// The job key: a secret of at least kLeastKeyBytes bytes, with which the ranks of a job authenticate each other. The
+// key is searched for in this order:
 //
-//   1. A unique id contains a key. If 2 or 3 is configured as well, both keys are combined, because an id may be
+//   1. A unique id contains a secret. If 2 or 3 is configured as well, both keys are combined, because an id may be
 //      passed through stores that others can read, so that the id alone must not be enough to join.
-//   2. A file: CommunicatorOptions::job_key_file, then TUTTI_JOB_KEY_FILE.
+//   2. A file: CommunicatorOptions::job_key_file (UniqueIdOptions::job_key_file for the process that makes a unique
+//      id), then TUTTI_JOB_KEY_FILE.
 //   3. TUTTI_JOB_KEY, in hexadecimal. `tutti run` makes one for each job.
-//   4. The machine key: a file of this user that is created when it is first needed. Only this user can read it,
-//      and it is in a folder that machines normally do not share with each other, such as /run/user/1000. So all
-//      ranks of a job that has no other key must run as one user on one machine.
+//   4. The machine key: a file of this user that is created when it is first needed. Other users, except root, cannot
+//      read it, and it is in a folder that machines normally do not share with each other, such as /run/user/1000. So
+//      all ranks of a job that has no other key must run as one user on one machine.
 //
 // The bytes from any of these sources are hashed into a key of 32 bytes. Messages, logs and recordings never
 // contain a key. Any thread may call these functions.
@@ -41,8 +42,8 @@ inline constexpr std::size_t kMostKeyBytes = 4096;
 // Returns the key of source 2 if `file` is not empty, otherwise of source 3 if `hexadecimal` is not empty,
 // otherwise of source 4. `variable` is the name of the option or variable that named the file, for messages.
 // Errors: kConfig (a file that cannot be read, has a wrong length, belongs to another user than this one or root,
-// or can be read by other users; malformed hexadecimal text), kSystem (no folder is usable for the machine key, or
-// this process lacks a resource such as file descriptors).
+// or whose mode gives a permission to other users; hexadecimal text that is malformed or has a wrong length), kSystem
+// (no folder is usable for the machine key, or this process lacks a resource such as file descriptors).
 Result<JobKey> find_job_key(const std::string& file, std::string_view variable, const std::string& hexadecimal);
 
 // Like find_job_key(), but returns nothing instead of the machine key (source 4) if both `file` and `hexadecimal`
@@ -57,7 +58,8 @@ Result<JobKey> key_of_text(std::string_view hexadecimal);
 
 // The key of source 4 (the machine key). Uses the first of these folders that is usable: the key file is created
 // there, or read if it exists. All ranks of a user must pass the same folders, so that they find the same key.
-// Errors: kSystem.
+// Errors: kSystem (no folder is usable, or the process lacks a resource such as file descriptors; it does not try the
+// later folders then).
 Result<JobKey> machine_key(std::span<const std::string> folders);
 
 // Returns the folders that find_job_key() passes to machine_key(). Folders that depend only on the user id come

@@ -13,8 +13,8 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kMaxRanks = 65535;
-// Slurm step ids from this number on denote special steps, whose processes are not ranks: pending, external, batch
-// script, interactive shell.
+// Slurm step ids from this number on denote special steps, whose processes are not ranks, for example the batch script
+// and the interactive shell.
 constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;
 
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
@@ -77,7 +77,7 @@ class Reader {
       wrong(fmt::format("{} is set ({}), but {} is not: set both or neither", because, info.launcher, name));
   }
   // Reads MASTER_ADDR and MASTER_PORT. PyTorch's own store listens on that port, now or soon. So Tutti uses the
-  // next kCandidatePorts ports or, if TUTTI_PORT_RANGE is configured, ports of that range.
+  // next kCandidatePorts ports (1024 follows 65535) or, if TUTTI_PORT_RANGE is configured, ports of that range.
   void torch_root(const PortRange& ports) {
     need("MASTER_ADDR", rank_name_);
     need("MASTER_PORT", rank_name_);
@@ -238,7 +238,7 @@ Result<LaunchInfo> detect_foreign(const EnvironmentVariables& environment, const
   Reader slurm = make("Slurm");
   const auto step = slurm.number("SLURM_STEP_ID", 0, 0xffffffff);
   const bool in_step = environment.contains("SLURM_PROCID") && step && *step < kFirstSpecialStep;
-  // Hydra inside a Slurm job starts its helpers with srun, and the ranks inherit SLURM_PROCID from the helpers. On
+  // Hydra inside a Slurm job can start its helpers with srun, and the ranks inherit SLURM_PROCID from the helpers. On
   // the other hand, srun --mpi=pmi2 sets PMI_RANK itself, but uses the PMI-2 protocol, and does not set
   // MPI_LOCALRANKID. Such ranks are read as ranks of Slurm.
   if (environment.contains("PMI_RANK") && (!in_step || environment.contains("MPI_LOCALRANKID"))) {

@@ -29,7 +29,7 @@ bool is_wildcard(const sockaddr& address) {
 }
 
 // Makes a TCP socket listen if it is bound to a port. Returns false if `fd` is not a TCP socket, is not bound to a
-// port, or is connected.
+// port, or cannot listen, for example because it is connected.
 bool listen_where_bound(int fd) {
   int type = 0;
   socklen_t length = sizeof(type);

@@ -1,10 +1,10 @@
 // ListeningSockets: the sockets on which a RendezvousServer accepts connections, one for each of its addresses.
-// They are open from the constructor to close(), all of them. Only the server's thread uses the object, except for
-// accept_error().
+// They are open from the constructor to close(), all of them. While the server runs, only its thread uses the object,
+// except for accept_error().
 #pragma once
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <atomic>
@@ -27,11 +27,12 @@ class ListeningSockets {
   ListeningSockets(boost::asio::io_context& io, std::vector<Listener> listeners);
 
   // Accepts connections from now on. If an accept fails, for example because no file descriptor is free, the listening
-  // socket tries again 50 ms later, because the process may close some descriptors soon.
+  // socket tries again after kAcceptRetryPause, because the process may close some descriptors soon.
   void start(Accepted accepted, Failed failed);
   void close();
   bool open() const { return sockets_.front().acceptor.is_open(); }
-  // The errno value with which the last accept failed, or 0 if it succeeded. Any thread may call this function.
+  // The errno value with which the last accept failed, or 0 if it succeeded or there was none. Any thread may call this
+  // function.
   int accept_error() const { return accept_error_; }
 
  private:

@@ -1,6 +1,6 @@
 // PmiClient: a client of the PMI-1 text protocol. Hydra (MPICH, Intel MPI, MVAPICH) uses this protocol with its
 // ranks over an inherited descriptor, PMI_FD. Each command and each answer is one line. The protocol provides a
-// key-value store and a barrier. Rank 0 puts its unique id into the store, and the others get it after the barrier.
+// key-value store and a barrier. Rank 0 puts a unique id into the store, and all ranks get it after the barrier.
 //
 // Other code of the program, for example an MPI library, may use the descriptor too. Therefore the client does not
 // send "init": Hydra answers without it, and the MPI library may want to send it. The command "finalize" is sent
@@ -28,8 +28,9 @@ class PmiClient {
   // connected stream socket.
   static Result<PmiClient> open(int fd, TimePoint deadline);
 
-  // Errors of all commands: kTimeout, kSystem (the launcher has exited), kRefused (the other end does not use
-  // PMI-1, or the key or value is too long).
+  // Errors of these commands: kTimeout, kSystem (for example, the launcher has exited), kRefused (the other end does
+  // not use PMI-1, an answer has kMaxLineBytes bytes or more, the key or value is too long, or the store refuses the
+  // key).
   Status put(std::string_view key, std::string_view value);
   Result<std::optional<std::string>> get(std::string_view key);  // empty if the key does not exist
   // Waits until all ranks of the launcher's job have called it.
@@ -58,9 +59,10 @@ class PmiClient {
 };
 
 // Every rank of the job calls this function. Rank 0 makes a unique id for options.host and a port of
-// options.port_range, and puts it into the launcher's store. All ranks return that id. If a job creates several
-// communicators one after the other, each uses another name in the store, so that the ids are not confused. At most 999
-// communicators are possible for one job id; for the next one, the error is kRefused.
+// options.port_range, and puts it into the launcher's store. All ranks return that id. If rank 0 cannot make it, rank 0
+// returns the reason, and the others no_unique_id(). If a job creates several
+// communicators one after the other, each uses another name in the store, so that the ids are not confused. At most
+// kMaxCommunicators (pmi.cc) communicators are possible for one job id; for the next one, the error is kRefused.
 Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::TimePoint deadline);
 
 }  // namespace tutti

@@ -19,8 +19,9 @@ namespace {
 Error config_error(std::string message) { return {ErrorCode::kConfig, ErrorScope::kCall, -1, std::move(message)}; }
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Parses "host:port", "[IPv6 address]:port", ":port", "port" or "host". If the text has no port, the parameter `port`
-// keeps its value. `host` must be empty at first, and stays empty if the text has no host.
+// Parses "host:port", "[IPv6 address]:port", ":port", "port" or "host". A host with several colons but no brackets is
+// an IPv6 address without a port. If the text has no port, the parameter `port` keeps its value. `host` must be empty
+// at first, and stays empty if the text has no host.
 Status parse_root(const std::string& root, std::string& host, std::uint16_t& port) {
   std::string port_text;
   if (root.starts_with('[')) {
@@ -59,8 +60,8 @@ std::string first_of(const std::string& a, const std::string& b, const std::stri
   return !a.empty() ? a : !b.empty() ? b : c;
 }
 
-// Determines rank and size, and returns the launcher's LaunchInfo. The result is empty if the launcher gives
-// another number of ranks, because its address is not valid then. An error in the environment is ignored if the
+// Determines rank and size, and returns the launcher's LaunchInfo. The result is empty if the launcher does not give
+// the same number of ranks, because its address is not valid then. An error in the environment is ignored if the
 // options give both rank and size.
 Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
                                  const EnvironmentVariables& environment, RendezvousOptions& rendezvous) {
@@ -91,16 +92,17 @@ Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Confi
   return info.size == rendezvous.size ? info : LaunchInfo{};
 }
 
-// Returns the value of RendezvousOptions::other_host: an address of this machine that other machines can reach, either
-// of the configured interface or of the default route. Rank 0 listens on it if the root's address is not an address of
-// this machine, because connections to it are forwarded to this machine, or if the hosts file maps the root's name to
-// loopback. Empty if there is no such address.
+// Returns the value of RendezvousOptions::other_host: an address of this machine that other machines can probably
+// reach, either of the configured interface or the result of outward_address(). Rank 0 listens on it if the hosts file
+// maps the root's name to loopback. If may_be_forwarded is set, it also does so if the root's address is not an address
+// of this machine, because connections to that address may be forwarded to this machine. Empty if there is no such
+// address.
 std::string other_host(const std::string& interface) {
   auto address = !interface.empty() ? interface_address(interface) : outward_address();
   return address ? *address : std::string();
 }
 
-// Sets the fields of `rendezvous` that say how the ranks meet, from the launcher's information.
+// Sets the fields of `rendezvous` that determine how the ranks meet, from the launcher's information.
 Status meet_by_launcher(const LaunchInfo& launch, const std::string& interface, RendezvousOptions& rendezvous) {
   if (launch.pmi_fd || launch.pmix) {
     rendezvous.pmi_fd = launch.pmi_fd;

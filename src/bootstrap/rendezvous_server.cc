@@ -1,5 +1,5 @@
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include "bootstrap/rendezvous_server.h"
@@ -38,7 +38,8 @@ constexpr milliseconds kFlushTimeout{2000};
 // After a successful set-up: how long the destructor of the RendezvousServer waits for ranks that are still
 // connected.
 constexpr milliseconds kOwnerTimeout{100};
-// After a failure: how long the server accepts ranks when its owner leaves, so that late ranks get the reason.
+// After a failure while ranks are missing: how long the server still accepts ranks after its owner has left, so that
+// late ranks get the reason.
 constexpr milliseconds kLateJoinTime{200};
 constexpr std::size_t kMaxMessageBytes = 1 + Bootstrap::kMaxBlobBytes + sizeof(Tag);
 constexpr std::int64_t kMaxTimeoutMs = 86'400'000;
@@ -105,8 +106,8 @@ void RendezvousServer::Core::run() {
   owner_wait_.release(detail::OwnerWait::Outcome::kEnded);
 }
 
-// Reports an exception of the server's thread to the ranks as the reason of the failure. If there is no memory for
-// that, closes their connections. Must be called in the handler of the exception.
+// Reports an exception of the server's thread to the ranks as the reason of the failure, unless a failure was reported
+// before or there is no memory for that. Then closes all connections. Must be called in the handler of the exception.
 void RendezvousServer::Core::end_by_exception() noexcept {
   const Error error = error_of_exception(ErrorScope::kCommunicator, options_.size ? 0 : -1, "the server of the set-up");
   runs_through([&] {
@@ -219,11 +220,11 @@ void RendezvousServer::Core::take_message(const ConnectionPtr& client) {
 }
 
 // A rank has announced that it leaves the set-up. If its set-up has not failed but it was waiting for other ranks, the
-// error names those. If other ranks have not joined yet or are waiting for it, the error names this rank, and also if
-// its set-up has failed. Otherwise (all ranks have joined, none is waiting, and the set-up of this rank has succeeded),
-// leaving is not a failure.
+// rank of the error (Error::rank) is the first of those. If its set-up has failed, or if other ranks have not joined
+// yet or are waiting for it, the rank of the error is this rank. Otherwise (all ranks have joined, none is waiting, and
+// the set-up of this rank has succeeded), leaving is not a failure.
 void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client, bool has_failed) {
-  // All ranks have already got the first failure.
+  // The first failure was already sent to all ranks that have joined.
   if (failure_) return;
   const bool waits = client->blob && !has_failed;
   if (!complete()) {
@@ -260,7 +261,7 @@ void RendezvousServer::Core::finish_round() {
   for (const ConnectionPtr& client : clients_) client->send(body);
 }
 
-// Called when a rank's connection has ended, or when the server ends it because of a malformed message.
+// Called when a rank's connection has ended, or when the server ends it because of a malformed or altered message.
 void RendezvousServer::Core::end(const ConnectionPtr& client) {
   if (!client->socket.is_open()) return;
   client->close();
@@ -311,7 +312,7 @@ void RendezvousServer::Core::deadline_passed() {
 void RendezvousServer::Core::fail(ErrorCode code, std::int32_t rank, const std::string& message) {
   if (failure_) return;
   failure_ = Error{code, ErrorScope::kCommunicator, rank, message};
-  // If ranks are missing, keep listening, so that they get the reason of the failure when they connect.
+  // If ranks are missing, keep listening for a while, so that they get the reason of the failure when they connect.
   if (complete()) listening_.close();
   const auto body = std::make_shared<const Body>("!" + wire::pack_failure(*failure_));
   for (const ConnectionPtr& client : clients_) {

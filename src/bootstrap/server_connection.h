@@ -1,10 +1,11 @@
 // ServerConnection: one connection of a RendezvousServer to a client. It reads frames, and sends the frames of its
 // queue. After encrypt() the data is sent over TLS. RankConnection: a ServerConnection, together with the server's
-// knowledge about the rank at the other end. No operation blocks. Only the server's thread uses these classes.
+// knowledge about the rank at the other end. No operation blocks. While the server runs, only its thread uses these
+// classes.
 #pragma once
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <array>
@@ -25,7 +26,7 @@ namespace tutti::detail {
 
 struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   // A callback for the end of an operation. It is called from the event loop (io_context), with an error if the
-  // connection has ended. It is never called after close().
+  // operation failed, for example because the connection has ended. It is never called after close().
   using Done = std::function<void(boost::system::error_code)>;
   // The body of a frame, which may be sent to many ranks, and its SHA-256. Each connection computes its own seal
   // from that hash, so that the body is hashed only once.
@@ -45,8 +46,9 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   ServerConnection(boost::asio::io_context& io, boost::asio::ip::tcp::socket given)
       : socket(std::move(given)), timer(io) {}
 
-  // read() reads until `into` is full. write() writes the first frame of the queue completely. Both call `done` at
-  // the end. Only one read and one write may be in progress at the same time. After close() both do nothing.
+  // read() reads until `into` is full. write() writes the first frame of the queue completely. Both call `done` when
+  // that is done or has failed. Only one read and one write may be in progress at the same time. After close() both do
+  // nothing.
   void read(boost::asio::mutable_buffer into, Done done);
   void write(Done done);
   // Switches to TLS for all data from now on. This end is the TLS server. `key` is the pre-shared key
@@ -125,7 +127,7 @@ struct RankConnection : ServerConnection {
   wire::Hello hello;
   wire::Nonce nonce{};              // the nonce of the server's Challenge
   std::int32_t rank = -1;           // -1 until the rank is admitted
-  bool same_machine = false;        // the rank is on this machine
+  bool same_machine = false;        // the client's address is loopback or equal to the address of this end
   bool has_quit = false;            // the rank has announced that it leaves the set-up
   std::optional<std::string> blob;  // the rank's contribution to the current round; empty until it arrives
 };

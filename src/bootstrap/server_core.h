@@ -1,10 +1,11 @@
 // RendezvousServer::Core: the state of a RendezvousServer: the ranks that have joined, the current round, and the
 // failure, if there is one. It has three parts. ListeningSockets accepts the connections. Admission does the
-// handshake with each new connection. OwnerWait lets the owner's destructor wait for the server's thread.
+// handshake with each new connection. OwnerWait lets the destructor of the RendezvousServer wait for the server's
+// thread.
 #pragma once
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <atomic>
@@ -37,7 +38,7 @@ class OwnerWait {
     kServing,  // the owner may continue; the server's thread goes on, for slow ranks
     kEnded,    // the server's thread has ended or will end at once, so it can be joined
   };
-  // Blocks until release() was called, and returns its argument. Never returns kWaiting.
+  // Blocks until release() was called, and returns the argument of that call. Never returns kWaiting.
   Outcome wait();
   // Ends wait(). A call with kServing has no effect after a call with kEnded.
   void release(Outcome outcome);
@@ -50,7 +51,8 @@ class OwnerWait {
 
 }  // namespace detail
 
-// Only the server's thread may use it, except for shortage(), set_succeeded(), leave() and wait_after_leave().
+// While the server's thread runs, only that thread may use the object, except for shortage(), set_succeeded(), leave()
+// and wait_after_leave().
 class RendezvousServer::Core final : detail::AdmissionHost {
  public:
   Core(std::vector<Listener> listeners, const RendezvousServerOptions& options);
@@ -108,7 +110,7 @@ class RendezvousServer::Core final : detail::AdmissionHost {
   std::optional<Error> failure_;
   bool encryption_checked_ = false;      // fault_of_encryption() has been called
   std::atomic<bool> succeeded_ = false;  // see set_succeeded()
-  bool serves_late_ranks_ = false;       // the owner has left after a failure; late ranks still get the reason
+  bool serves_late_ranks_ = false;       // the owner has left after a failure; late ranks get the reason
   detail::OwnerWait owner_wait_;
 };
 

@@ -2,7 +2,7 @@
 // thread.
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <algorithm>
@@ -72,8 +72,8 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(std::vector<Li
     return server;
   } catch (const std::system_error& error) {
     return failed(describe_thread_start_error(error));
-    // Asio throws this if no file descriptor is free.
   } catch (const boost::system::system_error& error) {
+    // Asio throws this, for example if no file descriptor is free.
     return failed(describe_errno(error.code().value()));
   } catch (const std::exception& error) {
     return failed(error.what());

@@ -1,8 +1,8 @@
-// TcpBootstrap: the client of a RendezvousServer. On rank 0 it also starts the server. bootstrap_wire.h describes
-// the protocol.
+// TcpBootstrap: the client of a RendezvousServer. On rank 0 it also starts the server, unless the caller gives a unique
+// id. bootstrap_wire.h describes the protocol.
 
 // clang-format off
-#include <utility>  // needed because Asio before 1.74 does not include it
+#include <utility>  // needed because the Asio of Boost 1.74 does not include it
 // clang-format on
 
 #include <fmt/format.h>
@@ -55,16 +55,16 @@ constexpr milliseconds kServerAnswerTimeout{2000};
 constexpr milliseconds kAnswerTimeout{10'000};
 // Time limit for a connection attempt if the root has several addresses.
 constexpr milliseconds kConnectTimeout{2000};
-// How long to try to reach the server of a unique id. The server listens before the id exists, so a longer wait is
-// useless, unless something answers but is not able to admit this rank yet.
+// How long to begin new attempts to reach the server of a unique id. The server listens before the id exists, so a
+// longer wait is useless, unless something answers but is not able to admit this rank yet.
 constexpr milliseconds kUniqueIdTimeout{2000};
 
 Error fail(ErrorCode code, std::string message, std::int32_t rank = -1) {
   return {code, ErrorScope::kCommunicator, rank, std::move(message)};
 }
 
-// The class has 44 methods and members. Six methods implement the interface Bootstrap. The others are the steps of
-// joining, which follow each other and share the deadline and the reasons of refusals.
+// The class has more than 40 methods and members. Six methods implement the interface Bootstrap. Most others are steps
+// of joining, which follow each other and share the deadline and the reasons of refusals.
 class TcpBootstrap final : public Bootstrap {
  public:
   explicit TcpBootstrap(const RendezvousOptions& options)
@@ -121,7 +121,7 @@ class TcpBootstrap final : public Bootstrap {
   RootAddresses root_;
   // The address of root_ that is being tried, or, later, the one by which this rank has joined.
   std::string address_;
-  std::unique_ptr<RendezvousServer> server_;  // only on rank 0, and only without a unique id
+  std::unique_ptr<RendezvousServer> server_;  // only on rank 0, and only if the ranks do not meet by a unique id
   asio::io_context io_;
   std::unique_ptr<Connection> connection_;
   std::optional<Error> no_tls_;  // the error if this rank must encrypt but cannot
@@ -131,9 +131,9 @@ class TcpBootstrap final : public Bootstrap {
   Key meeting_key_{};
   bool has_succeeded_ = false;  // set_succeeded() was called
   std::string local_address_;
-  std::string network_error_;  // the reason why the last connection failed, for messages
-  // By port: a text about the program that answered there but was not the server of this job. Used in the error if
-  // the server is not found.
+  std::string network_error_;  // for messages: why the last connection failed; empty if it was refused or timed out
+  // By port: a text about the program that was reached there but did not admit this rank. Used in the error if the
+  // server is not found.
   std::map<std::uint16_t, std::string> wrong_servers_;
 };
 
@@ -203,8 +203,8 @@ Status TcpBootstrap::resolve_root() {
   }
 }
 
-// Opens the listeners of rank 0: the inherited socket if there is one, otherwise one listener on every address of
-// the root that belongs to this machine and, in the cases that RendezvousOptions describes, on other_host.
+// Opens the listeners of rank 0: Listener::inherit_or_open() if a socket is inherited, otherwise one on every address
+// of the root that belongs to this machine and, in the cases that RendezvousOptions describes, on other_host.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
     auto inherited =
@@ -309,7 +309,7 @@ Result<TcpBootstrap::Attempt> TcpBootstrap::introduce(Connection& connection, st
   const auto greeting = connection.read(wire::kMaxGreetingBytes, limit);
   const auto challenge = greeting ? wire::read_challenge(*greeting) : std::nullopt;
   const auto reason = greeting ? wire::read_refusal(*greeting) : std::nullopt;
-  // No answer of Tutti has arrived: another program listens there, or the server of an earlier job is just exiting.
+  // No answer of Tutti has arrived, for example because another program listens there, or the server is just exiting.
   if (!challenge && !reason) {
     std::string& known = wrong_servers_[port];
     // If the deadline has cut this attempt short, keep the description by an earlier attempt, because that is more
@@ -410,8 +410,8 @@ void TcpBootstrap::pause() {
   io_.run();
 }
 
-// Tries to join at each address with each port. Returns kJoined, or kWrongServer if another program or job answered
-// anywhere, otherwise kNoAnswer.
+// Tries to join at each address with each port, until the deadline or `stop`. Returns kJoined, or kWrongServer if some
+// attempt ended with that, otherwise kNoAnswer.
 Result<TcpBootstrap::Attempt> TcpBootstrap::try_all() {
   Attempt most = Attempt::kNoAnswer;
   for (const std::uint16_t port : options_.ports) {
@@ -446,7 +446,7 @@ Result<std::vector<std::string>> TcpBootstrap::all_gather(const std::string& blo
     const char* const or_cut = server_is_here() ? "" : ", or a firewall has cut the connection to it";
     return fail(ErrorCode::kPeerLost, server_name() + " ended during set-up" + or_cut, options_.unique_id ? -1 : 0);
   };
-  // This write fails if the server has exited. The last messages of the server can still be read, so go on to read
+  // This write may fail if the server has exited. The last messages of the server can still be read, so go on to read
   // them.
   const bool written = send_sealed("b" + blob, deadline_);
   TimePoint last = deadline_;
@@ -491,7 +491,7 @@ Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& option
     auto bootstrap = std::make_unique<TcpBootstrap>(options);
     TUTTI_TRY(bootstrap->meet());
     return std::unique_ptr<Bootstrap>(std::move(bootstrap));
-  } catch (const boost::system::system_error& error) {  // thrown by Asio if no file descriptor is free
+  } catch (const boost::system::system_error& error) {  // Asio throws it, e.g. if no descriptor is free
     return fail(ErrorCode::kSystem, "set-up failed: " + describe_errno(error.code().value()));
   }
 }

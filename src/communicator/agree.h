@@ -26,7 +26,8 @@ class Agreements {
   // exist when this object is made or destroyed.
   Agreements(const Membership& membership, Engine& engine) : membership_(membership), engine_(engine) {}
 
-  // Runs the next consensus of `topic` among the surviving ranks. Errors: those of agree().
+  // Runs the next consensus of `topic` among the surviving ranks. Errors: kTimeout and kRefused, as for
+  // Communicator::agree().
   Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
   // Communicator::agree(). `uniform`: the communicator's uniform mode (its last call is settled first); null if it
   // is off.

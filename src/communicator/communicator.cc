@@ -1,4 +1,5 @@
-// CommunicatorImpl: construction, blocking and non-blocking collectives, and the end of a communicator.
+// CommunicatorImpl: construction, the submission of calls, memory, agreement, and the end of a communicator. Also
+// make_communicator().
 #include "tutti/communicator.h"
 
 #include <string>
@@ -203,7 +204,7 @@ Status CommunicatorImpl::async_status() {
 Status CommunicatorImpl::finalize() {
   Status on_device;
   if (const auto executor = devices_.executor()) on_device = executor->finish();
-  // The engine is left even if calls on device memory failed or did not end, because the peers wait for this rank.
+  // Finalize the engine even if calls on device memory failed or did not end, because the peers wait for this rank.
   Status on_host = engine_.finalize();
   return on_device.ok() ? on_host : on_device;
 }

@@ -1,9 +1,9 @@
 // CommunicatorImpl: the implementation of the public class Communicator. It makes and connects the parts of a
 // communicator, each of which has a header of its own, and runs the calls. Internal to src/communicator and its tests.
 //
-// Threads: every public function may be called from any thread, unless it says otherwise. submission_mutex() orders
-// the submissions of calls; the engine and the other parts have locks of their own. Lock order: the mutex of
-// UniformMode, submission_mutex(), the mutex of DeviceSide, the mutex of the engine.
+// Threads: every public function may be called from any thread, unless its comment excludes that. submission_mutex()
+// orders the submissions of calls; the engine and some other parts have locks of their own. Lock order of these four:
+// the mutex of UniformMode, submission_mutex(), the mutex of DeviceSide, the mutex of the engine.
 #pragma once
 
 #include <unistd.h>
@@ -57,26 +57,29 @@ class CommunicatorImpl {
   Engine& engine() { return engine_; }
   DeviceSide& devices() { return devices_; }
   ChildFactory& children() { return children_; }
-  // Hold this mutex while calling submit(), start_operation(), and the functions of operations() and groups().
+  // Hold this mutex while calling submit(), run_operation(), start_operation(), and the functions of operations() and
+  // groups().
   std::mutex& submission_mutex() { return mutex_; }
   OperationBuilder& operations() { return operations_; }
   OpenGroups& groups() { return groups_; }
 
   Status run(const CollectiveCall& call, const CallOptions& options);
-  // run() without the vote of the uniform mode (uniform.h), in which the ranks confirm how the call ended.
+  // Like run(), but without the vote of the uniform mode (uniform.h). In that vote the ranks confirm how the call
+  // ended.
   Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   // Submits the operation and waits for it. An operation on device memory continues in its stream instead; for it,
   // waits no longer than settle() does. `submission` holds the submission mutex, and is unlocked before the wait. If
-  // `prepared` is an error, returns it.
+  // `prepared` is an error, returns that error.
   Status run_operation(const Result<std::shared_ptr<Operation>>& prepared, std::unique_lock<std::mutex>& submission);
   // Submits the operation in the background. `submission` and `prepared`: as for run_operation().
   Result<Work> start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                std::unique_lock<std::mutex>& submission);
-  // For a submitted operation: makes the caller's stream wait for a call on device memory. If ranks of this process
-  // share a GPU, first waits on the host: for the calls of these ranks or, if the host carries the call out, for its
-  // end. Call it without the submission mutex. In a Group, call it after all calls of the Group were submitted.
-  // Operations on host memory need nothing here.
+  // For a submitted operation: makes the caller's stream wait for a call on device memory. If other ranks of this
+  // process share this rank's GPU, first waits on the host: for the calls of these ranks or, if the host carries the
+  // call out and it has an output on this rank, for its end. It does not wait for a captured call. Call it without the
+  // submission mutex. In a Group, call it after all calls of the Group were submitted. Operations on host memory need
+  // nothing here.
   Status settle(const Operation& operation);
   // Hold the submission mutex. Call settle() afterwards.
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
@@ -108,8 +111,8 @@ class CommunicatorImpl {
 };
 
 // Makes a communicator on top of a job that has been set up already: the first one of the job, or a child of another
-// one. All members call this function at the same time. `among`: runs one set-up round among the members. Every rank
-// takes part in the same number of rounds, even if it fails. `timeout`: that of the new communicator's calls.
+// one. All members must call this function. `among`: runs one set-up round among the members. Every rank takes part in
+// the same number of rounds, even if it fails. `timeout`: that of the new communicator's calls.
 Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
                                                         const Gather& among);
 

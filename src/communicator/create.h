@@ -1,7 +1,7 @@
-// Communicator::create() and create_all() for other front ends of the library that have settings of their own
-// (src/nccl).
-// `defaults` are pairs of TUTTI_* variables and values. A variable that is set in the process's environment takes
-// precedence over them. In all other respects these functions behave like the public ones.
+// Communicator::create() and create_all() with more parameters, for other front ends of the library that have settings
+// of their own (src/nccl), for grow() and for Elastic. `defaults` are pairs of TUTTI_* variables and values. A variable
+// that is set in the process's environment takes precedence over them. In all other respects create() and create_all()
+// behave like the public functions.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,13 @@
 
 namespace tutti::detail {
 
-// `stop`: if another thread sets it, set-up soon ends with kAborted on this rank, and the other ranks are notified.
-// Null: set-up cannot be stopped.
+// `stop`: if another thread sets it, set-up ends soon, normally with kAborted on this rank, and the other ranks are
+// notified (see RendezvousOptions::stop). Null: set-up cannot be stopped.
 Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
                                              std::shared_ptr<const std::atomic<bool>> stop = nullptr);
-// Like create(), but takes the settings from `config` instead of the TUTTI_* variables. Of `options` only the fields
-// that say how the rank joins (rank, size, root, job_id, interface, unique_id, setup_timeout) and `device` are used.
+// Like create(), but takes the settings that are in struct Config from `config` instead of the TUTTI_* variables. Of
+// `options`, the fields that determine how the rank joins (rank, size, root, job_id, interface, unique_id,
+// setup_timeout) and `device` are used. Both timeouts must not be negative, and job_key_file only affects messages.
 Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
                                                   std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,

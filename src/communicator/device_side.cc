@@ -64,8 +64,8 @@ GpuUse DeviceSide::gpu_use() const {
 }
 
 // Handles an error of the executor. If it affects more than this call (scope kCommunicator or wider), this rank cannot
-// take part any more, so its executor and its engine fail, and the peers are notified. Errors that the peers detect by
-// themselves (peers_see()) and errors of a single call are returned unchanged.
+// take part any more, so its executor and its engine fail, and the peers are notified. Errors of smaller scope, errors
+// that the peers detect by themselves (peers_see()), and errors after the executor has failed are returned unchanged.
 Error DeviceSide::escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag) {
   if (error.scope < ErrorScope::kCommunicator || peers_see(error.code) || executor.failure(false)) return error;
   const Error lost = lost_error(error, membership_.rank, &tag);
@@ -214,7 +214,7 @@ Status DeviceSide::suspend() {
       if (const Status finished = executor->finish(); !finished.ok()) ready = finished.error();
     }
   }
-  // All ranks suspend, or no rank does.
+  // All ranks suspend, or no rank does, unless this round fails on some ranks only.
   if (auto all = gather_or_fail(parent_round_, ready); !all) {
     return with_call_scope(std::move(all).error());
   }
@@ -250,7 +250,8 @@ Status DeviceSide::resume() {
 void DeviceSide::replace(std::shared_ptr<DeviceExecutor> executor, bool suspended) {
   listen_to(executor.get());  // registered before any call can be submitted to the new executor
   const std::scoped_lock lock(submission_mutex_, mutex_);
-  // If there was no executor, there was nothing to suspend, and resume() has nothing to do.
+  // A repeated suspend() finds no executor, but resume() must still make one, so suspended_ stays true. If the host
+  // carried out the calls anyway, there was nothing to suspend, and resume() has nothing to do.
   suspended_ = suspended && (suspended_ || executor_ != nullptr);
   executor_.swap(executor);
 }

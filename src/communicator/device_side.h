@@ -1,10 +1,11 @@
-// DeviceSide: the part of one communicator that its ranks' GPUs carry out. It prepares and submits calls on GPUs, ends
-// the communicator if a GPU fails, registers GPU memory, and frees and allocates the communicator's GPU memory
-// (suspend() and resume()). It owns the DeviceExecutor and a mutex that guards the pointer to it, and no threads.
-// Thread-safe, except that takes(), prepare(), submit() and take_error() need the communicator's submission mutex.
+// DeviceSide: the part of one communicator for the calls that its ranks' GPUs carry out. It prepares and submits these
+// calls, ends the communicator if a GPU fails, registers GPU memory, and frees and allocates the communicator's GPU
+// memory (suspend() and resume()). It owns the DeviceExecutor and a mutex that guards the pointer to it, and no
+// threads. Thread-safe, except that takes(), prepare(), submit() and take_error() need the communicator's submission
+// mutex, and that wait_for_empty() must be called when no other function is in progress.
 //
-// Every function takes a shared_ptr to the executor under the mutex, because suspend() of another thread may replace
-// the executor at any time. The executor is then destroyed by the last function that uses it.
+// Every function that uses the executor takes a shared_ptr to it under the mutex, because suspend() of another thread
+// may replace the executor at any time. The executor is then destroyed by the last function that uses it.
 #pragma once
 
 #include <atomic>
@@ -61,8 +62,8 @@ class DeviceSide {
   // Returns the first error of a send or receive without bytes of a submitted operation; nothing if there is none. Each
   // error is returned once. Hold the submission mutex.
   std::optional<Error> take_error();
-  // Waits until the sends and receives without bytes of all submitted operations have ended, at most 5 s. Call it
-  // before the engine is destroyed, which ends them: the peers would take that for an abort.
+  // Waits until the sends and receives without bytes of all submitted operations have ended, at most kEmptyLimit
+  // (device_side.cc). Call it before the engine is destroyed, which ends them: the peers would take that for an abort.
   void wait_for_empty() noexcept;
   // Number of calls that were submitted so far.
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -105,7 +106,7 @@ class DeviceSide {
   std::atomic<std::uint64_t> calls_ = 0;
   // Number of calls_ without sends, receives and captured calls. Guarded by the submission mutex.
   std::uint64_t collectives_ = 0;
-  std::vector<std::shared_ptr<Operation>> empty_;  // TransferCall::empty of calls, until they have ended without error
+  std::vector<std::shared_ptr<Operation>> empty_;  // TransferCall::empty of calls; ended ones are removed later
 };
 
 }  // namespace tutti::detail

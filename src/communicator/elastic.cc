@@ -1,5 +1,6 @@
-// Elastic: a rank's side of an elastic job, in which ranks that exit are replaced. A rank talks to the launcher
-// (tools/run/elastic.cc) through an inherited SOCK_SEQPACKET socket. Each packet is one line of text:
+// Elastic: a rank's side of an elastic job, in which ranks that die are replaced or the job continues without them. A
+// rank exchanges packets with the launcher (tools/run/elastic.cc) through an inherited SOCK_SEQPACKET socket. Each
+// packet is one line of text:
 //
 //   rank to launcher
 //     ready STEP      This rank needs a communicator. STEP: number of steps that it has done; -1: it has no state.
@@ -49,8 +50,8 @@ constexpr std::size_t kMostBytes = 1024;
 // to end.
 constexpr int kPollIntervalMs = 20;
 
-// Watches the launcher's socket from a thread of its own during set-up. Sets `stop` when a packet arrives, so that
-// set-up ends soon. The destructor ends the thread.
+// Watches the launcher's socket from a thread of its own during set-up. Sets `stop` when a packet arrives or the
+// launcher closes the socket, so that set-up ends soon. The destructor ends the thread.
 class LauncherWatcher {
  public:
   LauncherWatcher(int fd, std::shared_ptr<std::atomic<bool>> stop) {
@@ -64,8 +65,8 @@ class LauncherWatcher {
         }
       });
     } catch (const std::system_error&) {
-      // Without a thread there is no watcher, but set-up still works. If a rank exits during set-up, set-up then
-      // lasts until its timeout.
+      // Without a thread there is no watcher, but set-up still works. If a rank exits during set-up, set-up may then
+      // last until its timeout.
     }
   }
   ~LauncherWatcher() {
@@ -234,7 +235,7 @@ class ElasticImpl {
     return options;
   }
 
-  // Returns an empty string if the launcher has exited.
+  // Returns an empty string if the launcher has exited or the socket has failed.
   std::string receive() const {
     std::array<char, kMostBytes> bytes;
     ssize_t length = 0;
@@ -247,7 +248,7 @@ class ElasticImpl {
   const CommunicatorOptions options_;
   const int fd_;  // owned by the process and never closed here; -1: not an elastic job
   std::unique_ptr<Communicator> communicator_;
-  // The aborted communicator. It is destroyed in meet(), when the caller has released all Memory of it.
+  // The aborted communicator. It is destroyed in meet(); the caller must have released all Memory of it by then.
   std::unique_ptr<Communicator> aborted_;
   std::uint64_t step_ = 0;
   std::int64_t completed_steps_ = -1;

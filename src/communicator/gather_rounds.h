@@ -15,7 +15,7 @@ namespace tutti::detail {
 using RunCollective = std::function<Status(const CollectiveCall& call)>;
 
 // An all-gather of the lengths, then an all-gather of the blobs. Returns the blobs of all ranks, indexed by rank.
-// Errors: those of the collectives; kRefused (a rank sent a blob of more than 4096 bytes).
+// Errors: those of the collectives; kRefused (a rank sent a blob of more than kMostBlobBytes bytes, gather_rounds.cc).
 Result<std::vector<std::string>> all_gather_blobs(std::uint32_t ranks, const RunCollective& run,
                                                   const std::string& blob);
 

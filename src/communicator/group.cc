@@ -29,13 +29,14 @@ namespace {
 constexpr std::size_t kMostCalls = 65536;
 
 // The collectives of a group on one communicator run one after another. They are sorted by this key, so that all
-// ranks run them in the same order, whatever the order of the add() calls on each rank.
+// ranks run them in the same order, whatever the order of the add() calls on each rank. Only calls with equal keys keep
+// the order of their add() calls.
 auto sort_key(const CallTag& tag) {
   return std::tuple(tag.kind, tag.root, tag.count, tag.type, tag.op, tag.algorithm, tag.digest);
 }
 
-// Returns `all`, the options of the group's sends and receives so far, together with the options of one more. The
-// exchange gets the longest of their timeouts; a call without a timeout of its own has `default_timeout`.
+// Returns `all`, the options of the group's sends and receives on one communicator so far, together with the options of
+// one more. The exchange gets the longest of their timeouts; a call without a timeout of its own has `default_timeout`.
 Result<CallOptions> merged_options(CallOptions all, const CallOptions& one, std::chrono::milliseconds default_timeout) {
   if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
   if (one.stream && all.stream && *one.stream != *all.stream) {
@@ -70,7 +71,7 @@ class GroupImpl {
     // the collectives, and later the operation of all sends and receives; shared with the engine's queue
     std::vector<std::shared_ptr<Operation>> operations;
     CheckedExchange exchange;
-    CallOptions exchange_options;    // the longest timeout of all calls, and their common stream
+    CallOptions exchange_options;    // the longest timeout of all sends and receives, and their stream
     std::deque<Transfer> own_sends;  // sends to this rank itself that have no matching receive yet
     std::deque<Transfer> own_receives;
     std::thread::id thread = std::this_thread::get_id();  // the thread that added the first call

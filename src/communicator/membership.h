@@ -18,12 +18,13 @@ struct Membership {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   // Shared by this rank's communicators that split(), duplicate() or shrink() made from one another; see job_context.h.
-  // Null in a simulated environment; the communicator then cannot be split, shrunk or grown, and agree() is refused.
+  // May be null in a simulated environment; the communicator then cannot be split, shrunk or grown, and agree() is
+  // refused.
   std::shared_ptr<JobContext> job_context{};
   std::vector<std::uint32_t> members{};  // element i is the job rank of this communicator's rank i
-  std::uint64_t id = 0;                  // the number that identifies the communicator in its transport
+  std::uint64_t id = 0;                  // the number that identifies the communicator; the same on all its ranks
 
-  // The ranks of the communicator that share this rank's process. Null in a simulated environment.
+  // The ranks of the communicator that share this rank's process. May be null in a simulated environment.
   std::shared_ptr<ProcessRanks> process_ranks{};
 
   Caller caller() const { return {.rank = rank, .ranks = ranks}; }

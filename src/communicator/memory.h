@@ -1,5 +1,6 @@
-// MemoryImpl: the implementation of the public class Memory, which is registered host or device memory. It owns no
-// threads or locks. It is immutable, so any thread may read it. Internal to src/communicator.
+// MemoryImpl: the implementation of the public class Memory, which is allocated or registered host memory, or
+// registered device memory. It owns no threads or locks. It is immutable, so any thread may read it. Internal to
+// src/communicator.
 #pragma once
 
 #include <cstddef>

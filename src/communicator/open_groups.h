@@ -13,8 +13,8 @@ namespace tutti::detail {
 
 class OpenGroups {
  public:
-  // Registers a Group of `thread`. Returns false if the thread already has such a Group. A Group belongs to the thread
-  // that added its first call.
+  // Registers a Group of `thread`. Returns false if the thread already has such a Group. For a communicator, a Group
+  // belongs to the thread that added the Group's first call on that communicator.
   bool open(std::thread::id thread) {
     if (std::find(threads_.begin(), threads_.end(), thread) != threads_.end()) return false;
     threads_.push_back(thread);

@@ -1,5 +1,5 @@
-// PlanTable: the plans of one communicator. It keeps the plans that are bound to its connections, so that each is
-// made and proved once, and the plans that the caller has given with use_plan(). It owns no threads or locks. Hold
+// PlanTable: the plans of one communicator. It keeps the plans that bind() has made for the communicator, so that each
+// is made and proved once, and the plans that the caller has given with use_plan(). It owns no threads or locks. Hold
 // the communicator's submission mutex in all functions.
 #pragma once
 

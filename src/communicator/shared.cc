@@ -1,11 +1,11 @@
-// The root of libtutti.so. It refers to the exported functions, so that the linker includes their object files,
-// which are in static libraries.
+// The root of libtutti.so. It refers to some of the exported functions, so that the linker includes the object files of
+// all exported functions, which are in static libraries.
 #include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
 
-// One function from each object file that defines public functions.
+// The object files of these functions, and the object files that these need, define all public functions.
 [[gnu::used]] const auto kErrors = static_cast<std::string (*)(const Error&)>(&to_string);
 [[gnu::used]] const auto kNames = static_cast<bool (*)(DataType)>(&is_valid);
 [[gnu::used]] const auto kCreate = &Communicator::create;

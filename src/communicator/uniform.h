@@ -1,6 +1,7 @@
-// UniformMode: makes every blocking collective on host memory end in the same way on all ranks, with success or with
-// an error (CommunicatorOptions::uniform). It owns the mutex that is held during a call and its confirmation, and no
-// threads. Thread-safe.
+// UniformMode: makes a blocking collective on host memory end in the same way on all live ranks, with success or with
+// an error (CommunicatorOptions::uniform states the limits of this). A call with CallOptions::stream, or with an
+// invalid argument on this rank, is not covered. UniformMode owns the mutex that is held during a call and its
+// confirmation, and no threads. Thread-safe.
 //
 // After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, or is impossible because the
 // call has broken the communicator, the surviving ranks agree by consensus (settle()) how the call has ended, and the
@@ -56,9 +57,9 @@ class UniformMode {
   void end_agree();
 
  private:
-  // Runs the vote on a call that ended with `own` on this rank. Returns the outcome that the call has on all live
-  // ranks. `timeout`: that of the call. The vote waits for the longer of this and the communicator's timeout, because a
-  // rank whose call has timed out must still wait for ranks that are late.
+  // Runs the vote on a call that ended with `own` on this rank. Returns the outcome of the call: success or an error,
+  // normally the same on all live ranks. `timeout`: that of the call. The vote waits for the longer of this and the
+  // communicator's timeout, because a rank whose call has timed out must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);
   // Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
   // agree().
@@ -75,7 +76,8 @@ class UniformMode {
   std::int64_t last_failed_call_ = 0;  // number of the last call that is known to have failed; 0: none
   // The reason why the communicator takes no more calls; empty as long as it takes calls.
   std::optional<Error> calls_ended_;
-  // An agreement has informed all survivors that there will be no more calls.
+  // An agreement has informed all survivors that there will be no more calls, or the other ranks have agreed without
+  // this rank after its last call.
   bool settled_ = false;
   // settle_before_agree() has succeeded, but the agree() that it prepared has not; agree() may be called again.
   bool agreeing_ = false;

@@ -18,9 +18,9 @@ struct UserPlanData {
   PlanProof proof;
   std::uint32_t digest = 0;
 
-  // Proves the plan in `file`; every UserPlan is made by this function. If the file does not contain
-  // PlanShape::windows_in_place, it is set to true if that can be proved, because true is faster, and to false
-  // otherwise. Errors: kInvalidPlan, kUnsupported.
+  // Proves the plan in `file`; every UserPlan is made by this function. If `file` does not specify
+  // PlanShape::windows_in_place, this function sets it to true if that can be proved, because true is faster, and to
+  // false otherwise. Errors: kInvalidPlan, kUnsupported.
   static Result<UserPlan> prove(PlanFile file);
   static const UserPlanData& of(const UserPlan& plan) { return *plan.data_; }
   // The generator that bind() needs. It shares the plan's content and may outlive `plan`. The plan is proved already,

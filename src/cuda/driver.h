@@ -2,8 +2,8 @@
 // calls it through this class. Set-up with a named GPU, topology discovery and the tools use open(). Calls on buffers
 // use loaded(), which does not load the driver into a program that has not loaded it. May be used from any thread.
 //
-// Invariants: a process opens the driver at most once and never closes it. A Driver is constant, and stays valid until
-// the process exits. The driver itself has state that it shares with the rest of the process, for example the current
+// Invariants: a process has at most one Driver, and never closes it. A Driver is constant, and stays valid until the
+// process exits. The driver itself has state that it shares with the rest of the process, for example the current
 // context of each thread.
 #pragma once
 
@@ -20,9 +20,9 @@ inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 
 class Driver {
  public:
-  // Opens and initialises the driver. After a success, later calls only return it. Errors (kUnsupported, with a
-  // remedy): there is no driver, the library is the toolkit's stub, the driver is too old, or there is no device.
-  // Calls on host memory work in all of these cases.
+  // Opens and initialises the driver. After a success, later calls only return it. Errors (almost always kUnsupported,
+  // with a remedy): for example, there is no driver, the library is the toolkit's stub, the driver is too old, or there
+  // is no device. Calls on host memory work in all of these cases.
   static Result<const Driver*> open();
 
   // Returns the driver if its library is already loaded into this process, by Tutti or by the program. Returns null if

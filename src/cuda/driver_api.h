@@ -118,7 +118,7 @@ struct DriverApi {
   CUresult (*graph_exec_destroy)(CUgraphExec executable) = nullptr;
   CUresult (*graph_destroy)(CUgraph graph) = nullptr;
 
-  // Memory and events that processes share (CUDA IPC).
+  // Memory that processes share (CUDA IPC).
   CUresult (*ipc_get_mem_handle)(CUipcMemHandle* handle, CUdeviceptr address) = nullptr;
   CUresult (*ipc_open_mem_handle)(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) = nullptr;
   CUresult (*ipc_close_mem_handle)(CUdeviceptr address) = nullptr;

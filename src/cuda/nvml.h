@@ -1,6 +1,6 @@
 // Nvml: NVIDIA's management library, which reports how GPUs are connected. It comes with the driver and is opened at
-// run time. Topology discovery and the tools use it; collectives do not need it. May be used from any thread. The
-// destructor shuts NVML down.
+// run time. Topology discovery, the tools, and set-up with TUTTI_DEVICE_PROTOCOL=ll128 use it; collectives do not need
+// it. May be used from any thread. The destructor shuts NVML down.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct NvLink {
 };
 
 struct GpuInfo {
-  // NVML's number of the GPU. It differs from CUDA's device number, because NVML ignores CUDA_VISIBLE_DEVICES. So match
-  // GPUs by PCI id or UUID.
+  // NVML's number of the GPU. It can differ from CUDA's device number, for example because NVML ignores
+  // CUDA_VISIBLE_DEVICES. So match GPUs by PCI id or UUID.
   std::uint32_t index = 0;
   std::string name;
   std::string uuid;    // "GPU-..."
@@ -51,8 +51,8 @@ struct GpuInfo {
 // A GPU's UUID as NVML writes it, for example "GPU-fa000000-0000-0000-0000-000000000001".
 std::string uuid_text(const CUuuid& uuid);
 
-// Whether NVML says that NVLinks connect every two of `gpus` that differ. False if NVML cannot be asked, or does not
-// know one of them.
+// Whether NVML reports access by NVLink between every two different GPUs of `gpus`. False if NVML cannot be used, or if
+// it does not list one of them.
 bool are_joined_by_nvlink(std::span<const CUuuid> gpus);
 
 struct NvmlApi;

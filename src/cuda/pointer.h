@@ -1,5 +1,5 @@
 // classify(): finds out the type of memory to which a caller's pointer refers. If the CUDA driver is loaded, classify()
-// is called for the buffers of every call, for some of them more than once. May be called from any thread.
+// is called for the buffers of almost every call, for some of them more than once. May be called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// Owners of the CUDA driver's resources: contexts, streams, events, memory and modules. Each object is unique and can
-// be moved. Its destructor frees the resource in the context in which it was created. Static functions such as
-// create() make the objects and return errors; nothing throws. A destructor cannot return an error. If the context
-// was destroyed or the driver has shut down, the resource has been freed already. Any other failure is a bug, and an
-// assertion fails.
+// Owners of the CUDA driver's resources: contexts, streams, events, memory and modules. Each object is unique and,
+// except for a RelaxedCapture, can be moved. Its destructor frees the resource in the context in which it was created.
+// Static functions such as create() make the objects and return errors; nothing throws except std::bad_alloc. A
+// destructor cannot return an error. If the context was destroyed or the driver has shut down, the resource has been
+// freed already; in a forked child it belongs to the parent. Any other failure is a bug, and an assertion fails.
 //
 // Threads: any thread may use these classes, but an object is used by one thread at a time. The functions that create
-// an object need a current context (ContextScope), except for ContextScope::enter() and PrimaryContext::retain(). The
+// an object need a current context (ContextScope), except those of ContextScope, RelaxedCapture and PrimaryContext. The
 // other functions of an object and its destructor need no current context.
 #pragma once
 

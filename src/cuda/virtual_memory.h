@@ -34,8 +34,8 @@ class FileDescriptor {
   int descriptor_;
 };
 
-// A reference to one allocation of physical memory. The driver frees the memory when there is no reference to it and no
-// mapping of it, in any process.
+// A reference to one allocation of physical memory. The driver frees the memory when no process has a reference to it,
+// a mapping of it, or an open file descriptor for it (share()).
 class PhysicalMemory {
  public:
   // `bytes` is a multiple of granularity(). Errors: kUnsupported (the device has no shareable virtual memory), and
@@ -65,7 +65,8 @@ class PhysicalMemory {
   CUmemGenericAllocationHandle handle_;
 };
 
-// The granularity of the device's physical memory that can be shared, in bytes. Errors: kUnsupported.
+// The granularity of the device's physical memory that can be shared, in bytes. Errors: kUnsupported (the device has no
+// such memory), and those of the driver.
 Result<std::size_t> granularity(const Driver& driver, int device);
 
 // A reserved range of addresses. Physical memory is mapped into it, starting at its beginning.
@@ -117,7 +118,7 @@ class ShareableMemory {
   // Frees memory that release() returned. The caller ensures that nothing uses it any more. There is no table of
   // allocations: the function asks the driver about the address. So it would also free memory that the program itself
   // has allocated with cuMemAlloc or has mapped as one allocation. Errors: kInvalidArgument (the address is not the
-  // start of an allocation; nothing was freed), and those of the driver.
+  // start of an allocation of device memory, or it is managed memory; nothing was freed), and those of the driver.
   static Status free(const Driver& driver, CUdeviceptr address);
 
  private:

@@ -1,6 +1,6 @@
-// leak_until_exit(): keeps an object until the process exits, and never destroys it. For objects with memory that a
-// GPU may still use: freeing that memory could corrupt other data, or block until the GPU is idle. Any thread may
-// call it.
+// leak_until_exit(): keeps an object until the process exits, and never destroys it. Mainly for objects with memory
+// that a GPU may still use: freeing that memory could corrupt other data, or block until the GPU is idle. Any thread
+// may call it.
 #pragma once
 
 #include <deque>

@@ -1,6 +1,6 @@
-// ProcessRanks: the ranks of one communicator that are in one process, and their GPUs. Calls on GPU memory need it,
-// because streams of a context share hardware queues: if ranks share a GPU, a stream of one rank that waits for another
-// rank can hold up the very work of that rank. Thread-safe.
+// ProcessRanks: the ranks of one communicator that are in one process, and their GPUs. Calls on GPU memory that the
+// host carries out need it, because streams of a context share hardware queues: if ranks share a GPU, a stream of one
+// rank that waits for another rank can hold up the very work of that rank. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class ProcessRanks {
   ProcessRanks& operator=(const ProcessRanks&) = delete;
   ~ProcessRanks();
 
-  // Whether this rank shares its GPU with another one. False if its GPU is unknown.
+  // Whether this rank shares its GPU with another rank of this communicator and process. False if its GPU is unknown.
   bool share_device() const;
 
  private:
@@ -31,7 +31,7 @@ class ProcessRanks {
   ProcessRanks(std::shared_ptr<Shared> shared, std::uint32_t rank, int device)
       : shared_(std::move(shared)), rank_(rank), device_(device) {}
 
-  const std::shared_ptr<Shared> shared_;  // shared by these ranks
+  const std::shared_ptr<Shared> shared_;  // shared by the ranks of the communicator in this process
   const std::uint32_t rank_;
   const int device_;
 };

@@ -1,5 +1,5 @@
-// shared_in_process<T>(key): the object of type T with this key that all ranks of the process share. Ranks are made
-// independently, each by a thread of its own, and have no other object in common. The first caller makes the object, by
+// shared_in_process<T>(key): the object of type T with this key that all ranks of the process share. Ranks may be made
+// independently, each by a thread of its own, without any other object in common. The first caller makes the object, by
 // its default constructor, and it ends with its last user. Any thread may call it.
 #pragma once
 

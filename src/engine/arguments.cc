@@ -23,8 +23,8 @@ std::uint32_t mix(std::uint32_t digest, std::uint64_t value) {
   return digest;
 }
 
-// A digest of the arguments that have no field of their own in the tag: the lengths of the blocks, if the call has
-// a table of them, and the caller's own reduction. Returns 0 if the call has neither, and never 0 otherwise.
+// A digest of two arguments that have no field of their own in the tag: the lengths of the blocks, if the call has a
+// table of them, and the caller's own reduction. Returns 0 if the call has neither, and never 0 otherwise.
 std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserReduction& user) {
   if (counts.empty() && user.combine == nullptr) return 0;
   std::uint32_t digest = 2166136261u;
@@ -36,8 +36,8 @@ std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserRedu
   return std::max(digest, 1u);
 }
 
-// Some functions of this file have always_inline. Every call runs them, and the shortest calls take less than a
-// microsecond, so a few nanoseconds for each function call count. The compiler would not inline them by itself,
+// Some functions of this file have always_inline. Every collective runs them, and the shortest collectives take less
+// than a microsecond, so a few nanoseconds for each function call count. The compiler might not inline them by itself,
 // because the code for their error messages makes them long.
 [[gnu::always_inline]] inline Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   if (!is_valid(call.op))
@@ -203,7 +203,8 @@ void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) 
 Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
   if (!has_data(call.kind)) return {};
   if (!call.variable) {
-    // The length of the blocks of all ranks together. Computed without a division, because every call passes here.
+    // The length of the blocks of all ranks together. Computed without a division, because every collective except the
+    // v-variants passes here.
     std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(call.count, element_bytes * caller.ranks, &bytes) || bytes > kMaxBytes) {
       return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",

@@ -28,7 +28,7 @@ struct Caller {
 struct CheckedCall {
   Collective collective;  // its member `nodes` is not set
   Call call;
-  std::size_t input_bytes = 0;  // size of the whole buffer, from its start to the end of its last block
+  std::size_t input_bytes = 0;  // length of the buffer, from its start to the end of the block that ends last
   std::size_t output_bytes = 0;
 };
 // Checks a call and fills in `checked`, which must be a new object. It is an output parameter, because moving the
@@ -36,22 +36,22 @@ struct CheckedCall {
 // kInvalidArgument. Not for calls for which is_exchange() is true.
 Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
-// The element type and the operation of the tag, which must be equal on all ranks. If the collective ignores the field
-// of `call` (a barrier ignores both, and a collective that reduces nothing ignores the operation), a fixed value is
-// returned, because ranks may have set the field differently.
+// The element type and the operation of the tag of a call without a UserReduction. They must be equal on all ranks. If
+// the collective ignores the field of `call` (a barrier ignores both, and a collective that reduces nothing ignores the
+// operation), a fixed value is returned, because ranks may have set the field differently.
 DataType type_of(const CollectiveCall& call);
 ReduceOp op_of(const CollectiveCall& call);
 
 // True for all_to_all_v, gather_v and scatter_v, which run as sends and receives instead of a plan.
 bool is_exchange(const CollectiveCall& call);
 
-// One rank's sends and receives of a call for which is_exchange() is true, without connections and sequence
-// numbers. `transfers` contains only those with other ranks. The block from the rank to itself is in `own`.
+// One rank's sends and receives, for example of a call for which is_exchange() is true, without connections and
+// sequence numbers. `transfers` contains only those with other ranks. Data from the rank to itself is in `own`.
 struct CheckedExchange {
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;
 
-  // The tag that stands for the whole exchange in messages.
+  // The tag that stands for the whole exchange in error messages and recordings: that of its first transfer.
   CallTag tag() const {
     if (!transfers.empty()) return transfers.front().tag;
     return {.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive)};

@@ -36,8 +36,8 @@ std::optional<Error> CollectiveTasks::start(const Operation& operation) {
   running_->start(operation.call);
   context_.transport.enter_call(tag, running_->offered(operation.call));
   // In a collective with a root, a peer may run the call past its queue (ShortCalls) and need no data from this
-  // rank. That peer compares the arguments by the mailbox marks, not by the status boards, so this rank publishes
-  // its tag there, too.
+  // rank. That peer compares the arguments by the mailbox marks, not by the status boards, so this rank publishes its
+  // tag in its mark, too.
   const bool marked = operation.direct || marks_ == nullptr;
   if (!marked && !needs_all_ranks(operation.plan->shape.collective.kind)) marks_->show_tag(tag);
   if (std::exchange(last_failed_, false)) context_.connections.drop_stale(tag);

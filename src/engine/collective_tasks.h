@@ -1,7 +1,7 @@
 // CollectiveTasks: the three tasks that run the collectives of one communicator, one collective at a time:
 // InlineCollective (mailboxes), SingleCopyCollective, and PlanExecution (messages); see collective_task.h. The
-// class starts the task of a collective, and records how the last collectives ended. It has no threads or locks.
-// Only the engine's driver uses it, except for last_good().
+// class starts the task of a collective, and records how the last collectives ended. It has no threads or locks. Only
+// the engine's driver (engine_state.h) uses it, except for last_good().
 #pragma once
 
 #include <atomic>
@@ -22,20 +22,21 @@ class CollectiveTasks {
   // `context` must outlive this object.
   explicit CollectiveTasks(const EngineContext& context);
 
-  // Starts the collective of an operation, and opens its connections if they are not open. If that fails, notifies
-  // the peers, and returns the error of the transport. Returns nothing if the collective has started.
+  // Starts the collective of an operation. Unless it runs by mailboxes, first opens its connections if they are not
+  // open. If that fails, notifies the peers, and returns the error of the transport. Returns nothing if the collective
+  // has started.
   std::optional<Error> start(const Operation& operation);
-  // The task that was started last, which may be done; null if none was started.
+  // The task that was selected last; it may be done, or not started yet. Null if none was selected.
   CollectiveTask* running() const { return running_; }
 
   // True if the transport has mailboxes, which short calls need.
   bool has_mailboxes() const { return marks_ != nullptr; }
   // True if select_single_copy() can be used for this plan without start(): the plan is the one that ran last with
-  // connections or by single copy, and no messages of a failed collective remain to be dropped.
+  // connections or by single copy, and no messages of a failed collective may remain to be dropped.
   bool may_start_single_copy(const BoundPlan& plan) const { return execution_plan_ == &plan && !last_failed_; }
-  // Each of these two functions makes one task the running one and returns it, not started yet. The caller then
-  // calls the functions of that class directly, which is faster than virtual calls. Requires mailboxes, and for
-  // select_single_copy() also may_start_single_copy().
+  // Each of these two functions makes one task the running one and returns it, not started yet. The caller can then
+  // call the functions of that class directly, which is faster than virtual calls. Requires mailboxes. Outside of
+  // start(), select_single_copy() also requires may_start_single_copy().
   InlineCollective& select_inline() {
     running_ = inline_.get();
     return *inline_;
@@ -49,15 +50,15 @@ class CollectiveTasks {
   // mailboxes.
   bool mailboxes_disagree() const { return marks_->disagreement().has_value(); }
 
-  // Call it when the running task is done. Returns an error if ranks passed different arguments, and then notifies
-  // the peers. Returns nothing if they agree, and without a check if every rank needs data from every other rank,
-  // because the data carries the arguments. In a collective with a root, some ranks only send (for example the root
-  // of a broadcast), so no message may show them a disagreement. Therefore each rank checks the arguments that the
-  // others have published before it reports success.
+  // Call it when the running task is done. If this rank sees that ranks passed different arguments, notifies the peers
+  // and returns the error. Otherwise returns nothing. Makes no check if every rank needs data from every other rank,
+  // because that data carries the arguments. In a collective with a root, some ranks only send (for example the root of
+  // a broadcast), so no message may show them a disagreement. Therefore each rank checks the arguments that the others
+  // have published so far before it reports success.
   std::optional<Error> find_disagreement(const Operation& operation);
   // Records that a collective has completed, and publishes that on this rank's status board. `needed_all_ranks`: in
-  // this collective every rank needs data from every other rank, at least an empty message. Because this rank has
-  // completed it, all ranks have entered it.
+  // this collective every rank needs data from every other rank, at least an empty message or a mark. Because this rank
+  // has completed it, all ranks have entered it.
   void conclude(const CallTag& tag, bool needed_all_ranks) {
     if (marks_ != nullptr && needed_all_ranks) marks_->note_all_entered(tag.sequence);
     context_.transport.leave_call(tag, std::nullopt);
@@ -80,7 +81,7 @@ class CollectiveTasks {
   // the first.
   std::unique_ptr<PlanExecution> plan_execution_;
   const BoundPlan* execution_plan_ = nullptr;
-  CollectiveTask* running_ = nullptr;  // one of the three tasks above; null before the first start
+  CollectiveTask* running_ = nullptr;  // one of the three tasks above; null before the first selection
   bool last_failed_ = false;           // a collective has failed, and its messages have not been dropped yet
   std::atomic<std::uint64_t> last_good_{0};
 };

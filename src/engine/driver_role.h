@@ -38,7 +38,7 @@ class DriverRole {
     if (wanted() || background_wanted_) changed_.notify_all();
   }
 
-  // True if a thread waits for the role. Any thread may call it, without the mutex.
+  // True if a thread is in wait_for_role() or wait_for_end_of_unqueued(). Any thread may call it, without the mutex.
   bool wanted() const { return waiting_.load() > 0; }
   // Asks the driver to give up the role soon, and waits until `enough` returns true. `enough` can become true while
   // another thread still drives, for example because that thread completed the awaited operation. If the calling
@@ -59,7 +59,7 @@ class DriverRole {
     changed_.wait_for(lock, limit, [this] { return !taken_; });
     waiting_.fetch_sub(1);
   }
-  // Waits until unqueued() is false, that is, until a short call or a check that runs past the queue has ended.
+  // Waits until unqueued() is false, that is, until no short call or check runs past the queue.
   void wait_for_end_of_unqueued(std::unique_lock<std::mutex>& lock) {
     waiting_.fetch_add(1);
     changed_.wait(lock, [this] { return !unqueued_; });
@@ -72,13 +72,13 @@ class DriverRole {
   }
   // Waits for the next notify_all(). It may return earlier, so check the condition again.
   void wait_for_change(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
-  // Wakes all threads that wait in a function of this class. Call it when an operation is done, when the progress
-  // thread has new work, or when the engine ends.
+  // Wakes all threads that wait in a function of this class. Call it, for example, when an operation is done, when the
+  // progress thread has new work, or when the engine ends.
   void notify_all() { changed_.notify_all(); }
   void wake_driver() { transport_.doorbell().ring(); }  // wakes the driver if it sleeps
 
-  // True if operations were submitted with Progress::kInBackground and the engine has not been idle since. The
-  // progress thread must then drive whenever no other thread does.
+  // True if operations were submitted with Progress::kInBackground, and the progress thread has not found the engine
+  // idle since. The progress thread must then drive whenever no other thread drives or waits for the role.
   bool background_wanted() const { return background_wanted_; }
   void set_background_wanted(bool wanted) { background_wanted_ = wanted; }
 
@@ -88,7 +88,7 @@ class DriverRole {
   bool taken_ = false;
   bool unqueued_ = false;
   bool background_wanted_ = false;
-  std::atomic<std::uint32_t> waiting_{0};  // number of threads that wait for the role
+  std::atomic<std::uint32_t> waiting_{0};  // number of threads in wait_for_role() or wait_for_end_of_unqueued()
 };
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 // EngineContext and EngineState: values and state that the classes of one engine share. EngineContext is constant.
-// EngineState is the state that several threads use, guarded by the engine's mutex. The rest of an engine, for example
-// its ProgressLoop, has state that only the driver uses: the one thread that has the DriverRole or, during the first
-// polls of a short call (short_calls.h), the thread that holds the mutex while no thread has the role.
+// EngineState is the state that several threads use, guarded by the engine's mutex. Most of the other state of an
+// engine, for example that of its ProgressLoop, is used only by the driver: the one thread that has the DriverRole or,
+// during the first polls of a short call (short_calls.h), the thread that holds the mutex while no thread has the role.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct EngineState {
   explicit EngineState(const EngineContext& context)
       : queue(context.ranks), role(context.transport), failure(context.transport, context.recorder) {}
 
-  // True if no operation is queued and no short call or probe runs past the queue. Hold the mutex.
+  // True if no operation is queued, and no short call or ImmediateProbe runs past the queue. Hold the mutex.
   bool idle() const { return queue.empty() && !role.unqueued(); }
 
   // Guards the members below, except for those of their functions that state that they need no lock. Every thread

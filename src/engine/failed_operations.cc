@@ -65,8 +65,8 @@ void FailedOperations::abandon(Operation& operation, ErrorScope scope,
 }
 
 // Waits until no peer uses the memory of a failed operation, at most kReclaimTimeoutNs. Peers that are inside the
-// operation may have the address of this rank's memory. They may use it until they notice the failure, or until
-// they confirm the request of revoke_output() that they stop.
+// operation may have the address of this rank's memory. They may use it until they notice the failure, or until they
+// confirm that they have stopped, which revoke_output() or release_buffers() asks of them.
 void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
                                       std::span<const std::shared_ptr<Operation>> active) {
   const bool collective = operation.plan != nullptr;

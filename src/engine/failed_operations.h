@@ -1,6 +1,6 @@
-// FailedOperations: ends operations that failed. It notifies the peers, and waits until they no longer use the
-// memory of the operation, so that the caller may use or free that memory again. The class has no threads or locks.
-// Only the engine's driver uses it.
+// FailedOperations: ends operations that failed. It notifies the peers, and waits (for a limited time) until they no
+// longer use the memory of the operation, so that the caller may use or free that memory again. The class has no
+// threads or locks. Only the engine's driver uses it.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,19 @@ class FailedOperations {
   FailedOperations(const EngineContext& context, const FailureState& failure, CollectiveTasks& tasks)
       : context_(context), failure_(failure), tasks_(tasks) {}
 
-  // If abort() was called on this rank, returns the kAborted error with which the operation must end, and notifies
-  // the peers if it is a collective. Otherwise returns nothing.
+  // If abort() was called on this rank, or if the engine is being destroyed, returns the kAborted error with which the
+  // operation must end, and notifies the peers if it is a collective. Otherwise returns nothing.
   std::optional<Error> find_own_abort(const Operation& operation) const;
-  // Makes the error with which operations end after abort() was called on this rank.
+  // Makes the error with which operations end after FailureState::abort() or abort_remaining().
   static Error aborted_error(const Call& call);
-  // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits until
-  // all ranks have published their arguments, but at most 200 ms. The arguments of all ranks are needed to find the
-  // rank that differs from the majority, and then all ranks report the same culprit.
+  // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits until all
+  // live ranks have published their arguments, but at most for kAllEnterNs, and not longer than the operation's
+  // deadline. The arguments of all ranks are needed to find a rank that differs from the majority. If there is a
+  // majority, all ranks then report the same culprit.
   Error give_up(const Operation& operation, Diagnosis diagnosis) const;
-  // Waits, at most 1 s, until no peer uses the memory of a failed operation any more. `scope`: the scope of the
-  // error. `active`: the operations in progress, which all fail as well if the scope is kConnection or wider.
+  // Waits, at most for kReclaimTimeoutNs, until no peer uses the memory of a failed operation any more, and ends its
+  // exchange or the advertisement of its output. Records that a collective has failed. `scope`: the scope of the error.
+  // `active`: the operations in progress, which all fail as well if the scope is kConnection or wider.
   void abandon(Operation& operation, ErrorScope scope, std::span<const std::shared_ptr<Operation>> active);
 
  private:

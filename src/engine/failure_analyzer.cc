@@ -57,8 +57,8 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
                    message.loss.lacked);
 }
 
-// Describes the resource that a rank lacked when it gave up a call, as the end of "rank 1 gave it up (...)". Empty
-// if `lacked` is not a resource.
+// Describes the resource or permission that a rank lacked when it gave up a call, as the end of "rank 1 gave it up
+// (...)". Empty for other values of `lacked`.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -184,8 +184,8 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
                    fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
 }
 
-// The failure of call `sequence` that a peer reports on its board; nothing if there is none. A culprit that is not
-// a rank of this communicator is replaced by -1, because callers use the culprit as an index.
+// The failure of call `sequence` that a peer reports on its board; nothing if there is none. A culprit that is not a
+// rank of this communicator is replaced by -1, because Error::rank may be used as an index.
 std::optional<CallFailure> FailureAnalyzer::failure_of(std::uint32_t peer, std::uint64_t sequence) const {
   auto failure = transport_.peer_failure(peer, sequence);
   if (failure && failure->culprit >= static_cast<std::int64_t>(ranks_)) failure->culprit = -1;
@@ -206,7 +206,7 @@ std::optional<CallFailure> FailureAnalyzer::reason_for_leaving(std::uint32_t pee
 // the causes come before their consequences.
 std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   if (auto disagreement = mismatch(call)) return disagreement;
-  std::optional<Diagnosis> named;    // a peer failed this call or broke before it, and named a culprit
+  std::optional<Diagnosis> named;    // a peer failed this call, or broke in an earlier one, and named a culprit
   std::optional<Diagnosis> unnamed;  // a peer failed this call and named no culprit
   std::optional<std::pair<std::uint32_t, PeerLife>> lost;
   // a peer that has called abort(), or that left before it finished this call
@@ -235,7 +235,7 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
 }
 
 // Returns the failure of a call after `call` that broke the communicator of `peer`, so that it sends nothing more.
-// Returns nothing if there is none.
+// Returns nothing if there is none among the last kMostCalls calls of `peer`.
 std::optional<CallFailure> FailureAnalyzer::later_failure(const Call& call, std::uint32_t peer) const {
   constexpr std::uint64_t kMostCalls = 64;  // limits the length of the search
   // Begins with the newest call, because boards keep only the newest failures.
@@ -345,10 +345,10 @@ FailureAnalyzer::FurthestBehind FailureAnalyzer::furthest_behind(const std::vect
   return {.ranks = std::move(last), .inside_a_call = least % 2 != 0};
 }
 
-// Returns the rank that the others wait for, as far as the boards show: the rank that is furthest behind, or -1 if
-// there is no single one. Of several ranks that are equally far behind, ranks inside an earlier call may themselves
-// wait for the missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can
-// be named.
+// Returns the rank that the others wait for, as far as the boards show, or -1 if no single one can be named. A peer
+// that this rank waits for, and whose process or connection has ended, comes first, and then the rank that is furthest
+// behind. Of several ranks that are equally far behind, ranks inside an earlier call may themselves wait for the
+// missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can be named.
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) { return contains(waited, peer); };
@@ -357,9 +357,9 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
     if (found != parted->end()) return static_cast<std::int32_t>(*found);
   }
   if (peers.absent.empty()) {
-    // All ranks have entered the call. A rank that has finished it has sent its data. Either the data does not
-    // arrive, or that rank has given up and the notification does not arrive. With shared memory nothing can be
-    // lost in between, so the rank is named.
+    // All ranks have entered the call, except for those whose process or connection has ended. A rank that has finished
+    // it has sent its data. Either the data does not arrive, or that rank has given up and the notification does not
+    // arrive. With shared memory nothing can be lost in between, so the rank is named.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
     return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
@@ -368,8 +368,8 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   if (last.size() == 1) return static_cast<std::int32_t>(last.front());
   if (inside_a_call) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
-  // Several ranks are missing in the first call. They may all still be in set-up, because the process that runs the
-  // rendezvous server is stopped. So name none of them.
+  // Several ranks are missing in the first call. They may all still be in set-up, for example because the process that
+  // runs the rendezvous server is stopped. So name none of them.
   if (call.tag.sequence == 1) return -1;
   // Without shared memory, the board of a rank that has sent nothing to this rank yet can be out of date. So keep
   // only the ranks that this rank waits for.
@@ -377,8 +377,9 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
-// Lists which peers have entered, finished or left the call, and what this rank waits for: "not entered by rank 1; this
-// rank (0) waits at ...".
+// Lists the peers that have not entered the call, have entered it, have finished it, or whose process or connection has
+// ended. Then names the events for which this rank waits. For example "not entered by rank 1; this rank (0) waits at
+// ...".
 std::string FailureAnalyzer::describe_wait(const PeerProgress& peers, CollectiveTask& running,
                                            std::string_view hint) const {
   const auto& [absent, inside, finished, ended, cut] = peers;

@@ -1,7 +1,8 @@
 // FailureAnalyzer: finds the reason why an operation cannot continue, and the rank that caused it, and formats the
-// error message. It reads the peers' status boards. Only the driver calls it, and only rarely, for example at most
-// every 5 ms while a call is in progress, and after a failure. So it need not be fast. An exception is mismatch(),
-// which also runs at the end of each queued collective with a root.
+// error message. It reads the peers' status boards. Only the driver calls it, and normally only rarely, for example
+// every few milliseconds while a call waits, and after a failure. So it need not be fast. There are two exceptions:
+// mismatch() also runs at the end of each queued collective with a root, and look_before() in each
+// Engine::look_at_receiver().
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@
 namespace tutti {
 
 // How long an operation may wait without progress before a warning names the ranks that it waits for. Shorter waits
-// are normal, for example because one rank still reads data from a disk. A process that has not looked for a quarter
-// of this time was stopped, so its peers may have been on time, and the wait starts again.
+// are normal, for example because one rank still reads data from a disk. A process that has not looked for a quarter of
+// this time is assumed to have been stopped. Its peers may have been on time, so the wait starts again.
 inline constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
 
 std::string rank_list(const std::vector<std::uint32_t>& ranks);  // for example "rank 1" or "ranks 1, 2"
@@ -33,16 +34,16 @@ class FailureAnalyzer {
   FailureAnalyzer(std::uint32_t rank, std::uint32_t ranks, Transport& transport)
       : rank_(rank), ranks_(ranks), transport_(transport) {}
 
-  // Searches for a reason why `call` cannot complete: a peer failed the call, aborted, or entered another call. Or
-  // a peer left, exited, cannot be reached any more, or failed an earlier call in a way that broke its
+  // Searches for a reason why `call` cannot complete: a peer failed the call, aborted, or entered it with other
+  // arguments. Or a peer left, exited, cannot be reached any more, or failed an earlier call in a way that broke its
   // communicator, before it finished this call. Returns nothing if there is no sign of a problem.
   std::optional<Diagnosis> look(const Call& call) const;
   // Searches the ranks in `awaited`, from which data for `call` is missing, for a rank that has finished `call` and
   // will send nothing more, because it is gone or because a later call broke its communicator. Its data may still
   // be in transit, so the caller waits for a while before it treats the result as an error.
   std::optional<Diagnosis> find_lost_sender(const Call& call, const std::vector<std::uint32_t>& awaited) const;
-  // Compares the arguments of the ranks that have entered this call, as far as this rank can see them. Returns a
-  // kMismatch error if they differ, and nothing if they agree.
+  // Compares this rank's arguments with those of the ranks that have entered this call, as far as this rank can see
+  // them. Returns a kMismatch error if they differ, and nothing if they agree.
   std::optional<Diagnosis> mismatch(const Call& call) const;
   // The error for a message, or an access to memory, that has failed; see BadMessage.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
@@ -52,9 +53,9 @@ class FailureAnalyzer {
                       std::string_view hint = {}) const;
 
   // The text of a warning for a call that has waited `waited_s` seconds without progress and goes on. It names the
-  // ranks that this rank waits for: those that are furthest behind in their calls. If this rank cannot tell which
-  // these are, or if all ranks have entered the call, it names the ranks from which data is missing. The rest is as
-  // in timed_out().
+  // ranks that this rank waits for: those that are furthest behind in their calls. If this rank cannot tell which these
+  // are, or if all ranks have entered the call, it names the ranks that its task waits for. The rest is as in
+  // timed_out().
   std::string late(const Call& call, std::int64_t waited_s, CollectiveTask& running, std::string_view hint) const;
 
   // The counterparts of look(), bad_message(), timed_out() and late() for a group of sends and receives. Only the
@@ -66,14 +67,14 @@ class FailureAnalyzer {
   Diagnosis bad_transfer(const Exchange& exchange) const;
   Diagnosis timed_out(const Exchange& exchange, std::int64_t timeout_ms) const;
   std::string late(const Exchange& exchange, std::int64_t waited_s) const;
-  // Widens the scope of an error of a group to the connection if a part of one of its transfers has moved. The message
-  // then names that transfer and its peer.
+  // If one of the group's transfers has moved only in part (Exchange::half_moved()), widens the scope of `error` from
+  // the call to the connection. The message then names that transfer and its peer.
   static void escalate_half_moved(const Exchange& exchange, Error& error);
 
  private:
-  // The peers, grouped by their progress in `call` as far as this rank can see it. Each peer is in one list:
-  // finished (has left the call), ended (its process has ended), cut (a connection to it ended, cause not known
-  // yet), inside (has entered the call), or absent (has not entered it).
+  // The peers, grouped by their progress in `call` as far as this rank can see it. Each peer is in one list, the first
+  // of these that applies: finished (has left the call), ended (PeerStatus::ended), cut (PeerStatus::cut), inside (has
+  // entered the call), or absent (has not entered it).
   struct PeerProgress {
     std::vector<std::uint32_t> absent, inside, finished, ended, cut;
   };

@@ -26,20 +26,20 @@ class FailureState {
 
   // True after abort() or abort_remaining() was called on this rank. Any thread may call it.
   bool aborted(std::memory_order order = std::memory_order_relaxed) const { return aborted_.load(order); }
-  // Breaks the communicator, makes all operations in progress end with kAborted, and notifies the peers. Any thread
-  // may call it. `mutex`: the engine's mutex, which the caller must not hold, because the function locks it for a
-  // moment.
+  // Breaks the communicator, unless it is broken already, makes all operations in progress end (with kAborted, or with
+  // the error that broke the communicator before), and notifies the peers. Any thread may call it. `mutex`: the
+  // engine's mutex, which the caller must not hold, because the function locks it for a moment.
   void abort(std::mutex& mutex) noexcept;
-  // Called when the engine is destroyed: makes all operations in progress end with kAborted, and notifies the
-  // peers. Unlike abort(), does not set broken(). Hold the engine's mutex.
+  // Called when the engine is destroyed: makes all operations in progress end (with kAborted, or with broken()), and
+  // notifies the peers. Unlike abort(), does not set broken(). Hold the engine's mutex.
   void abort_remaining() noexcept;
 
   // Notifies the peers that this rank makes no more calls because of an error or abort(), and wakes the driver. If
   // the transport throws, for example because there is no memory, announce_again() tries again later. Any thread
   // may call it.
   void announce_abort() noexcept;
-  // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. The engine calls it
-  // at each submission, and when it is destroyed.
+  // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. Engine::submit() and
+  // the engine's destructor call it.
   void announce_again() noexcept {
     if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
   }

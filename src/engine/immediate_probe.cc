@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// How long look_at_receiver() waits for another thread to give up the driver's role.
+// Maximum time that look_at_receiver() waits for another thread to give up the driver's role.
 constexpr std::chrono::milliseconds kMaxDriverWait{20};
 
 // While an object of this class exists, its thread has the driver's role for work that is not in the queue. So no

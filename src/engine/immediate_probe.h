@@ -1,6 +1,7 @@
-// ImmediateProbe: checks for a message or for a live receiver without waiting for either. The thread that calls it
-// drives the engine during the check, so that it can open connections. The class has no threads or locks of its
-// own; its functions lock the engine's mutex. Any thread may use it.
+// ImmediateProbe: checks for a message or for a live receiver without waiting for either. It may wait for another
+// thread to give up the driver's role. The thread that calls it drives the engine during the check, so that it can open
+// connections. The class has no threads or locks of its own; its functions lock the engine's mutex. Any thread may use
+// it.
 #pragma once
 
 #include <cstdint>

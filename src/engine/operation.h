@@ -1,7 +1,8 @@
-// Operation: one submitted call, a collective or an exchange. The engine's queue and the caller's Work share it. It
-// has no threads or locks. The thread that makes the operation fills it in. From its submission to its start, the
-// engine's mutex guards its fields. After the start only the driver uses them, except for `done`, which any thread
-// may read. When `done` is true, the caller may read `result`.
+// Operation: one call, a collective or an exchange, or one segment of a long call. The engine's queue and the caller's
+// Work share it. It has no threads or locks. The thread that makes the operation fills it in. From its submission to
+// its start, its fields are changed only under the engine's mutex. After the start only the driver changes them.
+// Meanwhile other threads may read only `done`, and fields that do not change any more, for example `start_condition`.
+// When `done` is true, the caller may read `result`.
 #pragma once
 
 #include <atomic>
@@ -17,26 +18,28 @@
 namespace tutti {
 
 struct Operation {
-  // The arguments of a collective. For an exchange only `call.tag` is used, and only for the text of messages.
+  // The arguments of a collective. For an exchange only `call.tag` is used, and only for the text of messages and for
+  // recordings.
   Call call;
-  BoundPlan* plan = nullptr;  // null for an exchange
+  BoundPlan* plan = nullptr;  // null for an exchange, and if `on_device` is true
   // The collective runs as an InlineCollective: its values travel in mailboxes, without messages. Then `plan` does
   // not run, but gives the same result.
   bool by_mailbox = false;
-  // The collective runs as a SingleCopyCollective: ranks read and write each other's buffers, without messages. If
-  // some buffer can be neither mapped nor attached, that task runs `plan` instead, with messages.
+  // The collective runs as a SingleCopyCollective: ranks read and write each other's buffers, without messages. If that
+  // is not possible, for example because some buffer can be neither mapped nor attached, the task runs `plan` instead,
+  // with messages.
   bool direct = false;
   // The sends and receives of an exchange; moved into `exchange` at the start.
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;            // the copies of an exchange from this rank to itself
-  std::unique_ptr<Exchange> exchange;  // set when an exchange has started, and null for a collective
+  std::unique_ptr<Exchange> exchange;  // set at the start of an exchange; null for a collective
   bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
   // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a
   // DeviceCall.
   bool on_device = false;
-  // A segmented call (segments.h) consists of several operations, which follow each other in the queue. True for
-  // each of them except the first.
+  // A segmented call (segments.h) consists of several operations, which are submitted one after another. True for each
+  // of them except the first.
   bool follows = false;
   // In the first segment: the operations of the other segments, in order. Empty in the other segments, and if the
   // call is not segmented.
@@ -44,16 +47,16 @@ struct Operation {
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::uint64_t recorded = 0;    // serial number in the recording; 0 if it is not recorded
-  std::int64_t deadline_ns = 0;  // time of the clock; set at the start, moved on after progress
-  // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not
-  // seem so at the moment.
+  std::int64_t deadline_ns = 0;  // time of the clock; set at the start, and moved by Watchdog::check()
+  // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not seem
+  // so at the moment. The time restarts if the deadline is extended because this process was stopped.
   std::int64_t suspected_ns = 0;
   // The time of the clock since which the operation has made no progress, for Watchdog::warn_if_late(). It restarts
   // after this process was stopped.
   std::int64_t waiting_since_ns = 0;
   bool warned = false;  // Watchdog::warn_if_late() has written its warning
-  // Number of times that the deadline was extended since the last progress because this process had been stopped. See
-  // Watchdog::extend_deadline().
+  // Number of times that the deadline was extended since the last progress because this process seemed to have been
+  // stopped. See Watchdog::extend_deadline().
   std::uint32_t extensions = 0;
   // The operation has made progress since the last Watchdog::check(). Only the driver uses this field.
   bool progressed = false;
@@ -63,7 +66,7 @@ struct Operation {
   // Returns a new, unsubmitted operation with the same call. Requires that this operation was never submitted. Each
   // replay of a captured graph submits such a copy.
   std::shared_ptr<Operation> again() const {
-    auto operation = std::make_shared<Operation>();  // shared by the queue and the caller's Work
+    auto operation = std::make_shared<Operation>();  // shared by the queue and the driver
     operation->call = call;
     operation->plan = plan;
     operation->by_mailbox = by_mailbox;
@@ -77,7 +80,7 @@ struct Operation {
   }
 };
 
-// The operation that has just ended, and its error. `error` is empty if the operation succeeded.
+// The operation that has just ended or must end now, and its error. `error` is empty if the operation succeeded.
 struct EndedOperation {
   std::shared_ptr<Operation> operation;  // null if no operation has ended
   std::optional<Error> error;

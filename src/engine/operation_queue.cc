@@ -48,7 +48,7 @@ void OperationQueue::give_back_numbers(const Operation& operation) noexcept {
   const std::span<const Transfer> transfers = exchange != nullptr ? exchange->transfers() : operation.transfers;
   // From the last to the first, so that giving back one number does not change the numbers that are given back next.
   for (std::size_t i = transfers.size(); i-- > 0;) {
-    // Without an Exchange object the operation failed before it started, so none of its messages has moved.
+    // Without an Exchange object the operation failed before or at its start, so none of its messages has moved.
     if (exchange == nullptr || exchange->untouched(transfers[i])) give_back_number(transfers[i]);
   }
 }
@@ -60,7 +60,7 @@ void OperationQueue::give_back_number(const Transfer& transfer) noexcept {
   numbers_.give_back(peer, direction, number);
   for (const auto& operation : exchanges_) {
     if (operation->exchange != nullptr) operation->exchange->close_gap(peer, direction, number);
-    // empty if the operation has started
+    // `transfers` is empty if the operation has its Exchange, to which they were moved
     for (Transfer& later : operation->transfers) {
       if (later.peer == peer && later.direction == direction && later.tag.sequence > number) --later.tag.sequence;
     }
@@ -80,7 +80,7 @@ void OperationQueue::list_probes(std::vector<std::shared_ptr<Operation>>& active
     if (!probe->probes) continue;
     active.push_back(probe);
     if (probe->exchange != nullptr) probe->exchange->renumber();
-    // empty if the probe has started, because its Exchange then has the transfers
+    // `transfers` is empty if the probe has its Exchange, to which they were moved
     for (Transfer& transfer : probe->transfers) {
       transfer.tag.sequence = numbers_.upcoming(transfer.peer, transfer.direction);
     }

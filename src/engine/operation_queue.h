@@ -1,7 +1,8 @@
 // OperationQueue: the submitted operations of one communicator, in their order, and their sequence numbers.
-// Collectives run one after another in the order of their submission. Exchanges (groups of sends and receives) do
-// not wait for their turn: all of them make progress at the same time as the current collective. Only the transfers
-// between the same two ranks, in the same direction, run in the order of their submission.
+// Collectives run one after another in the order of their submission. Exchanges (groups of sends and receives) do not
+// wait for collectives or for earlier exchanges to end: they make progress at the same time as the current collective.
+// There are two exceptions. Transfers between the same two ranks, in the same direction, run in the order of their
+// submission. And an exchange that waits for a stream delays the start of all later exchanges.
 //
 // The class has no threads or locks. Hold the engine's mutex for all functions except changes() and numbers(). The
 // functions of the object that numbers() returns have rules of their own.
@@ -21,7 +22,7 @@ namespace tutti {
 
 class OperationQueue {
  public:
-  static constexpr std::size_t kMaxOperations = 65536;  // limit on the length of the queue; see capacity()
+  static constexpr std::size_t kMaxOperations = 65536;  // with this many, the engine accepts no further ones
 
   explicit OperationQueue(std::uint32_t ranks) : numbers_(ranks) {}
 
@@ -30,16 +31,16 @@ class OperationQueue {
   // Adds an operation at the end. Numbers it: one sequence number for a collective, and one number for each transfer of
   // an exchange that is not a probe. If this function throws, no number is used.
   void add(const std::shared_ptr<Operation>& operation);
-  // Takes the next sequence number for a short call, which runs past the queue, and returns it.
+  // Takes the next sequence number of a collective, and returns it. Public for short calls, which run past the queue.
   std::uint64_t take_sequence() { return ++last_sequence_; }
   // Adds a short call that could not end without the queue. It already has its sequence number, so it is put in
   // front of the collectives that were added after it got that number.
   void add_short_call(const std::shared_ptr<Operation>& operation);
   // Removes an operation that has ended. A collective must be the first one.
   void remove(const Operation& operation);
-  // Called after an exchange has failed: takes back the number of each of its transfers of which no message has moved,
-  // so that the next transfer of the same pair and direction gets that number. A number stays used if a later transfer
-  // already has a higher one (PairNumbers::give_back()).
+  // Called when an exchange has ended: takes back the number of each of its transfers that was given up before any
+  // message moved. Later transfers of the same pair and direction then take the numbers before theirs
+  // (PairNumbers::give_back()).
   void give_back_numbers(const Operation& operation) noexcept;
 
   // Lists the operations that the driver polls, in this order: the first collective, all exchanges that are not
@@ -50,9 +51,9 @@ class OperationQueue {
   // queue is empty.
   std::shared_ptr<Operation> first() const noexcept;
   std::shared_ptr<Operation> last() const noexcept;
-  // Removes from `probes` each probe for a peer from which a queued receive has not started. The next message of
-  // that peer has the number of the receive. The probe would look for the number after it, and would therefore
-  // discard that message as one of an earlier call.
+  // Removes from `probes` each probe for a peer from which a queued receive has not started. The next message of that
+  // peer can have the number of that receive. The probe would look for a later number, and would therefore discard that
+  // message as one of an earlier call.
   void remove_claimed(std::vector<Transfer>& probes) const;
 
   // The counters that number the transfers with each peer, separately for sends and receives.

@@ -32,7 +32,8 @@ bool must_record_bytes(const Call& call) {
   return call.tag.type == kUserTag || !call.lengths.counts.empty() || call.lengths.count != call.tag.count;
 }
 
-// As bytes_of(), for sends and receives.
+// For sends and receives: the larger one of the bytes sent and the bytes received, plus the bytes of the copies from
+// this rank to itself.
 std::uint64_t exchanged_bytes(const Operation& operation) {
   std::uint64_t sent = 0;
   std::uint64_t received = 0;

@@ -11,7 +11,7 @@ namespace {
 
 // Maximum length of one sleep. Limited because a peer that has died rings no doorbell.
 constexpr std::int64_t kMaxSleepNs = 50'000'000;
-constexpr std::uint32_t kMovesPerLook = 64;  // number of polls with progress between two calls of Watchdog::check()
+constexpr std::uint32_t kMovesPerLook = 64;  // Watchdog::check() is called after this many polls with progress
 // Number of pauses without a sleep between two calls of Watchdog::check(). A sleep is always followed by a call.
 constexpr std::uint32_t kRoundsPerClock = 64;
 
@@ -76,7 +76,7 @@ void ProgressLoop::run_once(std::unique_lock<std::mutex>& lock, Until until) noe
   if (state_.role.wanted()) state_.role.notify_all();
 }
 
-// The part of run_once() that may throw: polls until something ends. Called with the lock held, returns without it.
+// The part of run_once() that may throw: polls until the run ends. Called with the lock held, returns without it.
 EndedOperation ProgressLoop::advance(std::unique_lock<std::mutex>& lock, Until until) {
   state_.queue.list_active(active_);
   std::optional<Error> broken = state_.failure.broken();
@@ -173,7 +173,8 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
     bool this_moved = false;
     if (auto error = poll(*operation, this_moved)) return {.operation = operation, .error = std::move(error)};
     if (this_moved) operation->progressed = moved = true;
-    // A rank that makes progress in every round never calls pause(), so it must look for dead peers here.
+    // A rank that makes progress in every round never calls pause(), so it must check deadlines and look for dead peers
+    // here.
     if (this_moved && ++moves_ % kMovesPerLook == 0) {
       if (EndedOperation ended = watchdog_.check(active_); ended.operation != nullptr) return ended;
     }

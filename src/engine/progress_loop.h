@@ -31,8 +31,8 @@ class ProgressLoop {
   ProgressLoop& operator=(const ProgressLoop&) = delete;
 
   // When a run ends. kDone: when an operation has ended, or when the queue has changed, because the next run must
-  // then list the operations anew. kWanted: in these cases, and when another thread wants to drive. kOnePoll: after
-  // one poll of each operation.
+  // then list the operations anew. kWanted: in these cases, and when another thread wants to drive. kOnePoll: after one
+  // poll of each operation, or earlier if one of them has ended.
   enum class Until : std::uint8_t { kDone, kWanted, kOnePoll };
   // Becomes the driver for one run, and ends at most one operation. Call it only if no other thread drives and the
   // engine is not idle.
@@ -40,10 +40,11 @@ class ProgressLoop {
   // Waits until no other thread drives, then drives until `until_done` is done. Returns earlier if another driver
   // completes that operation.
   void drive(std::unique_lock<std::mutex>& lock, Operation& until_done);
-  // Does everything that the end of an operation with `result` requires: publishes a success to the peers (the failure
-  // of a collective was published before), takes the memory of a failed call back from the peers, and reports the end
-  // to the operation's stream. If one of these steps throws, the operation fails and the communicator breaks, because
-  // the peers may not have been notified.
+  // Does the work that the end of an operation requires, except for the queue: publishes the success of a collective
+  // (its failure was published before, if it had started), or takes the memory of a failed operation back from the
+  // peers. Then reports the end to the operation's stream and to the recorder, and stores `result` in the operation. If
+  // one of the first two steps throws, the operation fails and the communicator breaks, because the peers may not have
+  // been notified.
   void finish(Operation& operation, Status result) noexcept;
 
   CollectiveTasks& tasks() { return tasks_; }

@@ -23,7 +23,8 @@ class ProgressThread {
   // Makes the thread drive until no operation is in progress. It gives up the role while other threads want to
   // drive. Hold the engine's mutex.
   void request();
-  // Makes the thread end soon, even if operations are in progress. Hold the engine's mutex.
+  // Makes the thread end after its current run of the loop, even if operations are in progress. Hold the engine's
+  // mutex.
   void end();
   bool ending() const { return ending_; }
   // Waits until the thread has ended. The caller must not hold the engine's mutex, because the thread needs it to

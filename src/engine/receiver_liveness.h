@@ -4,8 +4,8 @@
 // which some ranks only send, for example the root of a broadcast. If each rank needs data from all others
 // (needs_all_ranks()), it waits for them, so no check is necessary.
 //
-// The check is a system call, so a rank that was seen alive is not checked again for a while. The class has no threads
-// or locks. Only the engine's driver uses it.
+// The check can be a system call, so a rank that was seen alive is not checked again for a while. The class has no
+// threads or locks. Only the engine's driver uses it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class ReceiverLiveness {
   // `context` must outlive this object.
   explicit ReceiverLiveness(const EngineContext& context);
 
-  // True if a short call by mailboxes must go through the queue now, because its receivers must be checked: this
-  // rank only sends in a collective with a root, and its last check of all peers is 100 ms ago or more.
+  // True if a short call by mailboxes must go through the queue now, because its receivers must be checked: this rank
+  // only sends in a collective with a root, and it has not checked all peers within the last kSeenLiveNs.
   bool check_is_due(const Collective& collective) const;
   // True if check() must be called when the operation starts: it is an exchange, or a collective in which not every
   // rank needs data from all others.

@@ -31,10 +31,10 @@ std::vector<Segment> split_into_segments(std::uint64_t count, std::size_t elemen
   return all;
 }
 
-// A plan with one chunk treats all elements in the same way. Of the plans with several chunks, only two-shot is
-// known to do so: the owner of a chunk adds the values of all ranks in rank order and rounds once. Order::kByRank
-// is not sufficient: it defines the order of the ranks but not the grouping of the additions, which can differ
-// between chunks, for example in a double tree.
+// For collectives that reduce: a plan with one chunk treats all elements in the same way. Of the plans with several
+// chunks, only two-shot is known to do so: the owner of a chunk adds the values of all ranks in rank order and rounds
+// once. Order::kByRank is not sufficient: it defines the order of the ranks but not the grouping of the additions,
+// which can differ between chunks, for example in a double tree.
 bool same_in_segments(const PlanShape& shape) {
   if (!has_one_block(shape.collective.kind) || shape.algorithm == Algorithm::kUser) return false;
   return !reduces(shape.collective.kind) || shape.chunks == 1 || shape.algorithm == Algorithm::kTwoShot;

@@ -129,7 +129,8 @@ Status ShortCalls::end_by_exception(std::unique_lock<std::mutex>& lock, Operatio
 
 // Polls the running collective, and pauses between the polls as the Waiter determines, without sleeping. Ends when
 // the collective is done, after kShortPauses pauses, when the Waiter wants to sleep, after an abort(), or when an
-// operation was submitted (the queue's number of changes differs from `changes`). Only the driver calls it.
+// operation was submitted or Engine::fail() was called (the queue's number of changes differs from `changes`). Only the
+// driver calls it.
 void ShortCalls::poll_with_pauses(std::uint32_t changes) {
   Idle idle;
   for (std::uint32_t round = 0; round < kShortPauses && !idle.armed; ++round) {

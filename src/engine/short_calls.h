@@ -1,6 +1,6 @@
-// ShortCalls: the fast path for short collectives, which bypasses the queue. It applies if no other operation is in
-// progress and the collective needs no messages. The class has no threads or locks of its own; see run() for the
-// locks.
+// ShortCalls: the fast path for short collectives, which bypasses the queue. It can be used if no other operation is in
+// progress and the collective runs by mailboxes or by single copy; Engine::run_short() lists all conditions. The class
+// has no threads or locks of its own; see run() for the locks.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class ShortCalls {
       : context_(context), state_(state), loop_(loop), tasks_(loop.tasks()) {}
 
   // See Engine::run_short(); `numbered` is its `call`, and gets the sequence number. Locks the engine's mutex while
-  // `order` is locked. The call runs in three phases. First this thread polls with the mutex held; that takes at
-  // most about 20 us, so other threads that need the mutex do not wait long. Then it takes the driver's role,
-  // unlocks the mutex, and gives the core away between polls. If the call is still not done, it becomes a queued
-  // operation like any other, and this thread drives until it is done.
+  // `order` is locked. The call runs in three phases. First this thread polls with the mutex held, until the call is
+  // done or the polls without progress have taken about 20 us, so other threads that need the mutex do not wait long.
+  // Then it takes the driver's role, unlocks the mutex, and pauses between polls as the Waiter determines. If the call
+  // is still not done, it becomes a queued operation like any other, and this thread drives until it is done.
   std::optional<Status> run(Path path, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                             std::unique_lock<std::mutex>& order);
 

@@ -22,9 +22,9 @@ class StagedOperations {
   static bool may_start(const Operation& operation) {
     return operation.start_condition == nullptr || operation.start_condition->open();
   }
-  // True if `operation` is a segment that must not start, because an earlier segment of the same call has failed.
-  // (Segments of a call follow each other, and all later ones fail as well, so it suffices to remember the end of
-  // the last collective.)
+  // True if `operation` is a segment that must not start, because an earlier segment of the same call has failed. This
+  // assumes that no other queued collective ends between two segments of a call. All later segments fail as well, so it
+  // suffices to remember how the last collective ended.
   bool call_has_failed(const Operation& operation) const { return operation.follows && last_error_.has_value(); }
   // Ends a segment for which call_has_failed() is true, and returns the error of the earlier segment. Publishes on
   // this rank's board that the segment was entered and has failed, so that its sequence number is used and the
@@ -45,7 +45,8 @@ class StagedOperations {
 
  private:
   const EngineContext& context_;
-  std::optional<Error> last_error_;  // the error of the collective that ended last; empty if it succeeded
+  // The error of the queued collective that ended last; empty if it succeeded, or if none has ended.
+  std::optional<Error> last_error_;
 };
 
 }  // namespace tutti

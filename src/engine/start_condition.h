@@ -1,7 +1,7 @@
-// StartCondition: the condition under which an operation may start, and the receiver of its result. An object
-// stands for a call's position in a stream of the caller. The engine uses GPUs and streams only through this
-// interface. The operation and the callbacks of the stream share the object, because either may exist longer. Each
-// function states which threads may call it.
+// StartCondition: the condition under which an operation may start, and the receiver of its result. An object stands
+// for a call's position in the caller's stream. The engine uses GPUs and streams only through this interface. The
+// operation and the users of the stream (callbacks or a LaunchGroup) share the object, because either may exist longer.
+// Each function states which threads may call it.
 #pragma once
 
 #include <optional>
@@ -19,15 +19,18 @@ class StartCondition {
   // The driver calls it from time to time while open() is false. Returns an error if open() will never become true,
   // because the stream can never reach the call. Otherwise returns nothing.
   virtual std::optional<Error> lost() = 0;
-  // The driver calls it once, with the result, when the operation has ended.
+  // The driver calls it with the result when an operation with this condition has ended. Each replay of a captured call
+  // is an operation of its own. If an operation cannot be submitted, its stream's callback calls ended() instead of the
+  // driver.
   virtual void ended(const Status& result) noexcept = 0;
   // The driver calls it instead of ended() if the operation never started because an earlier segment of the same
   // call failed.
   virtual void dropped() noexcept = 0;
-  // True if the stream has done the work that follows the end of the operation, such as the copy of the output to
-  // the GPU, or will never do it. Any thread may call it.
+  // True if the stream has done the work of the call, such as the copy of the output to the GPU, or will never do it.
+  // Also true for a call that a graph has captured, because that call runs only in replays. Any thread may call it.
   virtual bool finished() = 0;
-  virtual Status outcome() = 0;  // The result of the work that finished() describes; valid when finished() is true.
+  // The result of the work that finished() describes; valid when finished() is true. Any thread may call it.
+  virtual Status outcome() = 0;
 };
 
 }  // namespace tutti

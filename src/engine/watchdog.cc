@@ -10,11 +10,11 @@ namespace {
 // How long a send or receive must look hopeless, without a break, before its exchange fails.
 constexpr std::int64_t kSuspicionNs = 100'000'000;
 // How long the data of a collective may take to arrive from a peer that has finished the call and sends nothing more,
-// because it has left or was lost, or because a later call broke its communicator. After that time the call fails.
+// because it has left or was lost, or because a later call broke its communicator. After that time without progress the
+// call fails.
 constexpr std::int64_t kLostNs = 2'000'000'000;
-// The longest time between two readings of the clock at which this rank still counts as running without a break. After
-// a gap that is longer than this, and longer than a quarter of an operation's timeout, its process is assumed to have
-// been stopped.
+// If the clock was not read for at least this time, and for at least a quarter of an operation's timeout, this process
+// is assumed to have been stopped.
 constexpr std::int64_t kMaxClockGapNs = 100'000'000;
 // Maximum number of deadline extensions without progress. There is a limit because a caller that calls test() only
 // rarely looks like a process that was stopped, each time, and would otherwise never time out.
@@ -117,8 +117,9 @@ std::optional<Error> Watchdog::look_at(Operation& operation, std::int64_t now_ns
   return failed_.give_up(operation, std::move(*diagnosis));
 }
 
-// A hint for the timeout message of a call on host memory: the missing ranks may have made the same call on device
-// memory, which their GPUs carry out without the engine. Empty if that is not possible.
+// A hint for the timeout message of a call on host memory, and for the warning about its long wait: the missing ranks
+// may have made the same call on device memory, which their GPUs carry out without the engine. Empty if that is not
+// possible, or if the call has no data.
 std::string_view Watchdog::hint_for(const Operation& operation) const {
   const bool on_host = operation.start_condition == nullptr && operation.call.tag.count > 0;
   if (!on_host || !beside_devices_.load(std::memory_order_relaxed)) return {};

@@ -35,13 +35,13 @@ class Watchdog {
   }
   // The time of the clock at the last start() or check(), without a new look at the clock.
   std::int64_t last_clock_ns() const { return last_clock_ns_; }
-  // Reads the clock, and extends the deadlines of operations that have made progress. At most every 5 ms, or if a
-  // deadline has passed, also looks at the peers' status boards, and logs one warning for each operation that waits
-  // for more than 60 s. Returns the first of the `active` operations that
-  // has failed, with its error. If none has failed, `operation` of the result is null.
+  // Reads the clock, and extends the deadlines of operations that have made progress, or if this process was stopped.
+  // At most every kLookEveryNs, or if a deadline has passed, also looks at the peers' status boards, and logs one
+  // warning for each operation, except probes, that has waited for kWarnAfterNs. Returns the first of the `active`
+  // operations that must fail, with its error. If there is none, `operation` of the result is null.
   EndedOperation check(std::span<const std::shared_ptr<Operation>> active);
-  // `beside`: GPUs of the ranks carry out the calls on device memory, so the engine does not see these calls. Only
-  // affects the wording of timeout messages. Any thread may call it.
+  // `beside`: GPUs of the ranks carry out calls on device memory, and the engine does not see these calls. Only affects
+  // the wording of timeout messages, and of warnings about long waits. Any thread may call it.
   void set_beside_devices(bool beside) { beside_devices_.store(beside, std::memory_order_relaxed); }
 
  private:

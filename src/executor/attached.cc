@@ -14,7 +14,7 @@ constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
 
 // Reductions by system calls need one more pass over the operands, because the operands are first fetched into a
 // scratch buffer and added afterwards. Operands that arrive as messages are added while they are in a cache. With
-// kLongCalls, reductions therefore use messages. The exception is an all-reduce in which each rank has a core of
+// kLongCalls, reductions therefore use messages. The exception is a long all-reduce in which each rank has a core of
 // its own, which is faster with system calls (docs/results/2026-11-22-tuner.md).
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           std::uint32_t cores) {

@@ -1,8 +1,8 @@
 // Binding of a plan to the connections of a communicator, in two steps. bind() determines for each send of the plan
 // which carriers its message may use (slot, published, delivered, reply). open() opens the connections of the plan's
 // ports. bind() is called by the thread that makes the first call with the plan or passes the plan to use_plan(), and
-// open() by the engine's driver, because only the driver may use connections. Both happen once per plan and
-// communicator. Any number of calls can then run the bound plan, one after another.
+// open() by the engine's driver, because only the driver may use connections. Both need to succeed only once per plan
+// and communicator. Any number of calls can then run the bound plan, one after another.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,11 @@ struct BoundPort {
   SendConnection* send = nullptr;
   ReceiveConnection* receive = nullptr;
   std::uint32_t peer = 0;
-  // The connection prefers to send from, or to receive into, the caller's memory without a copy in a slot.
+  // The connection prefers to send from, or to receive into, the buffers or scratch of the plan without a copy in a
+  // slot.
   bool by_memory = false;
-  // For a receive: some step of the plan only stores a message of this port to the output. The peer may therefore
-  // write that message directly into the output, if this rank advertises its output to the peer.
+  // For a receive: some step of the plan only stores a message of this port to the output (and perhaps forwards it).
+  // The peer may therefore write that message directly into the output, if this rank advertises its output to the peer.
   bool pushed = false;
   // The result of the connection's min_aimed_bytes(): the length of the shortest message that the network may write
   // directly into an advertised output.
@@ -71,8 +72,9 @@ struct BoundPlan {
   bool opened = false;
 };
 
-// All open connections of a communicator, by peer and lane. Plans and exchanges share them. send() and receive()
-// return the connection, and open it on first use. Only the engine's driver may use this class.
+// All open connections of a communicator, by peer and lane. The plans share those of their lanes, and the exchanges
+// those of kPointToPointLane. send() and receive() return the connection, and open it on first use. Only the engine's
+// driver may use this class.
 class Connections {
  public:
   explicit Connections(Transport& transport) : transport_(transport) {}
@@ -81,7 +83,7 @@ class Connections {
   // On all connections that plans use, drops received messages of calls before `call`, so that their slots become
   // free. This is necessary after a failed call: the plan of `call` may use other connections than the failed plan,
   // so it would not drop these messages itself, and peers may still be waiting for the credits of those slots. The
-  // driver calls this after `call` has started, and again while `call` waits.
+  // driver calls this after `call` has started, if a collective has failed before, and again while `call` waits.
   void drop_stale(const CallTag& call);
 
  private:

@@ -28,7 +28,8 @@ struct Call {
   bool in_place = false;  // the input and the output overlap
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // Location of `input` and of `output` in registered memory. Window 0: the buffer is not registered.
+  // Location of `input` and of `output` in registered memory. Window 0: the buffer is not registered, or peers must not
+  // use its registration.
   WindowRef input_window;
   WindowRef output_window;
 };
@@ -49,20 +50,20 @@ class CollectiveTask {
   virtual ~CollectiveTask() = default;
   // Starts the next call. The buffers to which `call` points must stay valid until the call is done or given up.
   virtual void start(const Call& call) = 0;
-  // The output of `call` that this rank offers to peers on this machine, so that they may store into it. Window 0
-  // if this rank offers none.
+  // The output of `call` that this rank offers to peers that share memory with it, so that they may store into it.
+  // Window 0 if this rank offers none.
   virtual WindowRef offered(const Call& call) const = 0;
-  // True if this rank has advertised the output of the current call to peers on other machines, so that the network
-  // may write into it.
+  // True if this rank has advertised the output of the current call to peers that it reaches by a network, so that the
+  // network may write into it.
   virtual bool shows_output() const { return false; }
   // Call this repeatedly before a call is given up: asks `peer` to stop writing to the output over the network.
   // Returns true when the peer has confirmed that, or if the output was not advertised to it.
   virtual bool revoke_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
-  // Ends the advertisement of the output, so that the network cannot write into it any more. `gave_up`: true if the
-  // call has failed, so that messages to the output may be missing.
+  // Ends the advertisement of the output; see ReceiveConnection::withdraw_output(). `gave_up`: true if the call has
+  // failed, so that messages to the output may be missing.
   virtual void withdraw_output(bool gave_up) { static_cast<void>(gave_up); }
-  // Makes as much progress as is possible without waiting. Returns true if there was any progress. Stops at the
-  // first bad message, which bad_message() then describes.
+  // Makes some progress, without waiting. Returns true if there was any. Stops at the first bad message, which
+  // bad_message() then describes.
   virtual bool progress() = 0;
   virtual bool done() = 0;
   virtual const std::optional<BadMessage>& bad_message() const = 0;

@@ -19,8 +19,8 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kDeviceProtocols = 3;  // the number of values of device::Protocol
-// The largest number of ranks. It is limited because a channel that sends to and receives from all other ranks
-// needs two ports per peer, and a channel has at most device::kMaxPorts (96) ports.
+// The largest number of ranks. It is limited because a channel that sends to and receives from all other ranks needs
+// two ports per peer, and a channel has at most device::kMaxPorts ports.
 inline constexpr std::uint32_t kMostDeviceRanks = 48;
 
 // Windows (registered memory) of a rank are numbered 1 .. kMostDeviceWindows. Window 0 stands for all memory of the
@@ -43,8 +43,9 @@ class DeviceArena {
   static AllConnections choose_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint64_t slot_bytes,
                                            std::uint64_t most_bytes);
   // Returns the connections for transfers of a communicator whose launches have at most `blocks` thread blocks, and
-  // always at least `threads` threads: so many that a launch can have all of them in both directions. Their count is 0
-  // if that is not possible. `slot_bytes`, `most_bytes`: as above.
+  // always at least `threads` threads. Their count is limited by `blocks`, by kMostTransferConnections, and so that one
+  // launch has a thread for each connection in each direction. It is 0 if the threads are too few. `slot_bytes`,
+  // `most_bytes`: as above.
   static Connections choose_transfer_connections(std::uint32_t ranks, std::uint32_t blocks, std::uint32_t threads,
                                                  std::uint64_t slot_bytes, std::uint64_t most_bytes);
 

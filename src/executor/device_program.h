@@ -1,6 +1,6 @@
-// Packs plans for the device evaluator: converts the plan of one rank and the layout of one call into the format
-// that device code reads (kernels/device/program.h). All functions are pure: they depend only on the plan and the
-// lengths of the call, and do not use a device.
+// Packs plans for the device evaluator: converts the plan of one rank and the layout of one call into the format that
+// device code reads (kernels/device/program.h). All functions are pure: their results depend only on their arguments,
+// and they do not use a device.
 #pragma once
 
 #include <cstddef>
@@ -33,12 +33,13 @@ class DeviceProgram {
 };
 
 // Packs the plan of `rank`. Also builds the plans of the peers, in order to find the chunk of a peer's output into
-// which a message can be delivered. Errors: kUnsupported if the plan exceeds a limit of the device
-// (device::kMaxPorts and the constants next to it), for example the number of ports of a channel.
+// which a message can be delivered. Errors: kUnsupported if the plan exceeds a limit of the device (device::kMaxPorts
+// and the constants next to it), for example the number of ports of a channel, or if a step uses one connection more
+// than once.
 Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t rank);
 
-// The device::Geometry of one call. The caller copies the tables to device memory and sets their addresses in
-// `geometry`.
+// The device::Geometry of one call, and its tables. To use it on a device, the caller copies the tables to memory that
+// the device can read, and sets their addresses in a copy of `geometry`.
 struct DeviceGeometry {
   device::Geometry geometry;              // `cuts`, `contiguous` and `starts` are null
   std::vector<device::Cut> cuts;          // empty unless the call is a v-variant

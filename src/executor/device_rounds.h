@@ -1,10 +1,10 @@
 // DeviceRounds: the number of kernel launches that a call needs if kernels must not wait for each other. Kernels
 // must not wait if several processes share a GPU, or if other communicators of the process have taken too many
 // blocks of the GPU: a kernel that waits occupies the GPU, and could prevent the kernel for which it waits from
-// running. Every launch has Call::stop_after_ns 0, so that a block stops at the first message or credit that is
-// missing. Before every launch, the first one included, all ranks meet at a stream barrier. There the streams wait
-// and no kernel runs. The first launch begins the call, and the others resume it. The interval between two barriers
-// is a round.
+// running. Every launch has Call::stop_after_ns 0, so that a block stops at the first message, credit or step of
+// another channel that is missing. Before every launch, the first one included, all ranks meet at a stream barrier.
+// There the streams wait, and no kernel of the call runs. The first launch begins the call, and the others resume it.
+// The interval between two barriers is a round.
 //
 // All ranks must launch equally often, and they do not communicate about that, so each rank computes the number in
 // advance. It simulates the plans of all ranks, but only counts messages and credits. The simulation assumes that a

@@ -7,16 +7,16 @@
 namespace tutti {
 namespace {
 
-// A transfer has one part for each of these many bytes, but at most one for each connection. With shorter parts,
-// another thread block would cost more time than it saves. Estimated.
+// A transfer has one part for each full kLeastPartBytes bytes, but at least one, and at most one for each connection.
+// With shorter parts, another thread block would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastPartBytes = 32 * 1024;
 
 std::uint32_t part_count(std::uint64_t bytes, std::uint32_t connections) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bytes / kLeastPartBytes, 1, connections));
 }
 
-// The part `number` of a transfer. Parts begin at multiples of a cache line from the start of the buffer, so all of
-// them have its alignment.
+// The part `number` of a transfer. Parts begin at multiples of a cache line from the start of the buffer, so their
+// alignment relative to cache lines is that of the buffer.
 device::TransferPart part_of(const Transfer& transfer, std::uint32_t number, std::uint32_t count) {
   const std::uint64_t lines = device::divide_up(transfer.bytes, device::kLineBytes);
   const auto start = [&](std::uint64_t part) {

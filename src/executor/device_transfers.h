@@ -13,12 +13,13 @@
 namespace tutti {
 
 struct DeviceTransfers {
-  // Transfers with the same peer and direction are on the same queues, in the order of the calls.
+  // Each queue has parts of transfers with one peer in one direction, in the order of the calls.
   std::vector<device::TransferQueue> queues;
   std::vector<device::TransferPart> parts;
 };
 
-// A hash of those arguments of a call that must be the same on all of its ranks; never 0.
+// A hash of those arguments in the tag of a call on GPUs that must be the same on all of its ranks; never 0. The
+// sequence number and the tile size are not among them.
 std::uint32_t device_digest(const CallTag& tag);
 
 // `transfers`: none of them is empty, and none is with the calling rank itself. `ranks`: those of the communicator.

@@ -100,8 +100,9 @@ bool Exchange::discard(Transfer& transfer, State& state) {
 }
 
 // Checks the length and position of a received message. A message that the network did not write into the receive
-// buffer must have the length `slot_bytes` that both ranks compute. A message that the network wrote directly into
-// the receive buffer may have any length, but must follow the previous one without a gap.
+// buffer must have the length `slot_bytes` that both ranks compute. A message that the network wrote directly into the
+// receive buffer may have any length from 1 byte to the rest of the transfer, but must follow the previous one without
+// a gap.
 bool Exchange::fits(const Message& message, const State& state, std::uint64_t slot_bytes) {
   if (!message.output_offset) return message.bytes == slot_bytes;
   return state.shown && *message.output_offset == state.moved && message.bytes > 0 &&
@@ -186,9 +187,9 @@ void Exchange::look_again() {
   unfinished_ = transfers_.size();
 }
 
-// Looks for a message of any peer, and returns true if there is one. The tag of a probe usually differs from that of a
-// real transfer, so that arrival() reports a message as a mismatch. If the tags are equal (a send of 0 int8), it
-// reports a message. It leaves the message in place in both cases.
+// Looks for a point-to-point message of any peer of the probe, and returns true if there is one. The tag of a probe
+// usually differs from that of a real transfer, so that arrival() reports a message as a mismatch. If the tags are
+// equal (a send of 0 int8), it reports a message. It leaves the message in place in both cases.
 bool Exchange::probe() {
   const std::size_t count = transfers_.size();
   for (std::size_t i = 0; i < count && unfinished_ > 0; ++i) {

@@ -7,9 +7,9 @@
 // may be shorter), or of any length if the network writes them directly into the receiver's memory
 // (SendConnection::send_aimed()).
 //
-// Transfers to different peers, or in different directions, never wait for each other. So if each send has its
-// receive, a group ends on every rank, in whatever order its calls were made: a transfer waits only for earlier
-// transfers of the same pair and direction.
+// Transfers of started exchanges to different peers, or in different directions, never wait for each other. So if each
+// send has its receive, a group ends on every rank, in whatever order its calls were made: a transfer waits only for
+// earlier transfers of the same pair and direction.
 //
 // A transfer that fails before any of its messages has moved does not count: its number is given back, and the later
 // transfers of that pair and direction take the numbers before theirs. So there is never a gap between two numbers,
@@ -18,12 +18,12 @@
 //
 // A transfer that fails after some of its messages have moved keeps its number on both ranks. But a rank that repeats
 // it cannot know whether its peer still waits for the rest of the old transfer, or has gone on to the next one. The
-// data of two transfers could be confused without an error, so such a failure costs the connection
-// (ErrorScope::kConnection).
+// data of two transfers could be confused without an error, so such a failure breaks the connection
+// (ErrorScope::kConnection), unless a bad message to this transfer has stopped the exchange (see half_moved()).
 //
 // A probe is an exchange that only looks for a message: it ends when the next message of one of its receives has
-// arrived, and leaves the message in place. A probe uses the numbers that the next receives will get, but does not
-// take them.
+// arrived and belongs to a send (not to a collective that runs as an exchange), and leaves the message in place. A
+// probe uses the numbers that the next receives will get, but does not take them.
 #pragma once
 
 #include <algorithm>
@@ -108,11 +108,11 @@ struct Transfer {
   ReceiveConnection* receive = nullptr;
 };
 
-// Opens the connection of a transfer on first use, and stores it in the transfer. Called by the driver. Errors:
-// those of the transport.
+// Opens the connection of a transfer, if it is not open yet, and stores it in the transfer. Called by the driver.
+// Errors: those of the transport.
 Status open(Transfer& transfer, Connections& connections);
 
-// Data that a rank sends to itself. It is copied when the exchange is created.
+// Data that a rank sends to itself. An Exchange copies it when the Exchange is created.
 struct OwnCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -127,18 +127,20 @@ class Exchange {
   // each peer.
   Exchange(std::vector<Transfer> transfers, std::span<const OwnCopy> own, Transport& transport, PairNumbers& numbers,
            Purpose purpose = Purpose::kTransfer);
-  // Moves the messages that can move now. Returns true if there were any. If the peer sends a transfer with other
-  // arguments than this rank's receive, the receive reads the data and drops it, so that the peer and all other
-  // transfers can finish, and fails at the end. A message that a correct peer cannot send stops the whole exchange.
+  // Moves messages that can move now, a limited number of each transfer. Returns true if there was any progress. If the
+  // peer sends a transfer with other arguments than this rank's receive, the receive reads the data and drops it, so
+  // that the peer and all other transfers can finish, and fails at the end. A message that a correct peer cannot send,
+  // that is damaged, or that this rank cannot map stops the whole exchange. A probe looks for a message instead.
   bool progress();
   bool done();
-  // Describes the first message that did not fit its receive. Returns nothing if all messages fit, and also while
-  // other transfers of the exchange can still make progress.
+  // Describes a message that did not fit its receive: the one that has stopped the exchange or, if none has, the first
+  // one. Returns nothing if all messages fit, and also while transfers are unfinished and no message has stopped the
+  // exchange.
   std::optional<BadMessage> bad_message() const { return unfinished_ == 0 || broken_ ? bad_ : std::nullopt; }
   std::span<const Transfer> transfers() const { return transfers_; }
   // Returns true if a transfer of this exchange waits for its turn, and an earlier transfer in front of it has made
-  // progress since the last call of this function. In that case the engine extends the deadline, because the
-  // timeout counts from the last progress.
+  // progress since the last call of this function. Always false for a probe. If it is true, the engine extends the
+  // deadline, because the timeout counts from the last progress.
   bool queue_has_moved();
   // The transfers that have not ended. The pointers stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
@@ -146,18 +148,19 @@ class Exchange {
   // receive, no message is there or in transit; for a send, there is no credit, or the messages have not been
   // handed over.
   bool stalled(const Transfer& transfer) const;
-  // Describes the first four transfers that have not ended, for example "a message from rank 2 (0 of 8 bytes
-  // received)". If all have ended, the text is "sent messages to leave this process".
+  // Describes the first transfers that have not ended, at most kMostListed, for example "a message from rank 2 (0 of 8
+  // bytes received)". If all have ended, the text is "sent messages to leave this process".
   std::string waits_for() const;
-  // Call this repeatedly before give_up(): asks `peer` to stop writing directly into this rank's receive buffers
-  // over the network. Returns true when the peer has confirmed that, or if no buffer is advertised to it, and when no
-  // device reads the buffers of sends to it any more.
+  // Call this repeatedly before give_up(): asks `peer` to stop writing directly into this rank's receive buffers over
+  // the network. Returns true if two conditions hold: the peer has confirmed that, or no buffer is advertised to it;
+  // and no device reads the buffers of unfinished sends to it any more.
   bool release_buffers(std::uint32_t peer);
-  // After a failure, and before give_up(): a transfer of which some messages have moved, but not all. Null if there is
-  // none. bad_transfer() does not count, because its error says that its data is lost.
+  // After a failure, and before give_up(): a transfer that has begun and has not ended. Null if there is none. If a
+  // message has stopped the exchange, bad_transfer() does not count, because its error says that its data is lost.
   const Transfer* half_moved() const;
-  // After a failure: ends all transfers, so that later transfers get their turn. When it returns, nothing uses the
-  // buffers any more. If release_buffers() has not returned true, that may end the connection to the peer.
+  // After a failure, and at the end of a probe: ends all transfers, so that later transfers get their turn. When it
+  // returns, nothing uses the buffers any more. If release_buffers() has not returned true, that may end the connection
+  // to the peer.
   void give_up();
   // After give_up(): true if no message of the transfer had moved, so that its number must be given back.
   bool untouched(const Transfer& transfer) const noexcept;
@@ -169,9 +172,10 @@ class Exchange {
   // For a probe: sets its numbers to those that the next receives will get, because receives have taken numbers or
   // given them back. Called by the driver, with the engine's lock held.
   void renumber();
-  // For a probe that has found a message: found() is the peer that sent it. If a receive has taken the number of
-  // that message since then, is_stale() is true, because that receive will get the message. look_again() then
-  // restarts the probe. is_stale() and look_again() are called by the driver, with the engine's lock held.
+  // For a probe that has found a message: found() is the peer that sent it. If the number of the next receive from that
+  // peer has changed since then, is_stale() is true, for example because a new receive will get the message.
+  // look_again() then restarts the probe. is_stale() and look_again() are called by the driver, with the engine's lock
+  // held.
   std::uint32_t found() const { return found_; }
   bool is_stale() const;
   void look_again();
@@ -207,7 +211,7 @@ class Exchange {
   PairNumbers& numbers_;
   const Purpose purpose_;
   std::uint32_t found_ = 0;
-  bool broken_ = false;  // a message arrived that a correct peer cannot send
+  bool broken_ = false;  // a message has stopped the exchange, see progress()
   std::optional<BadMessage> bad_;
   const Transfer* bad_transfer_ = nullptr;
 };

@@ -1,6 +1,6 @@
-// InlineCollective: a collective on a few bytes among ranks of one machine, without plan, messages and credits.
-// Every rank writes its contribution into its own shared-memory mailbox (ShmMailboxes in transport.h), and the
-// other ranks read it there. A rank is done as soon as it has read all values that it needs. A value that fits into
+// InlineCollective: a collective on short values (kMostInlineBytes) among ranks of one machine, without plan, messages
+// and credits. Every rank writes its contribution into its own shared-memory mailbox (ShmMailboxes in transport.h), and
+// the other ranks read it there. A rank is done as soon as it has read all values that it needs. A value that fits into
 // the mark of a mailbox costs each reader the transfer of one cache line.
 //
 // An InlineCollective replaces the one-shot or direct plan of its collective. It returns the same bits as the plan,
@@ -31,8 +31,9 @@ class InlineCollective final : public CollectiveTask {
   // `marks` must outlive this object.
   explicit InlineCollective(MailboxBoard& marks);
 
-  // Whether a call runs through mailboxes instead of a plan. The result is the same on all ranks that pass the same
-  // arguments. `bytes`: length of one block.
+  // Whether mailboxes can carry out a call with this algorithm instead of a plan. The result is the same on all ranks
+  // that pass the same arguments. `bytes`: length of one block. The caller also checks what this function does not see:
+  // the transport has mailboxes, all blocks have the same length, and the call has no UserReduction and no user plan.
   static bool takes(const Collective& collective, Algorithm algorithm, std::uint64_t bytes);
 
   void start(const Call& call) override;

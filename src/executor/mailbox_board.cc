@@ -71,7 +71,8 @@ bool MailboxBoard::may_write(bool long_payload_buffer) {
   return all_past(used_[turn_]) && (!long_payload_buffer || all_past(long_used_[sequence_ % kLongPayloadBuffers]));
 }
 
-// Whether all other ranks have finished the call with the number `used` (0: no call). If not, sets reader_.
+// Whether all other ranks have finished the call with the number `used` (0: no call). If not, reader_ is the lowest
+// rank that may not have.
 bool MailboxBoard::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
   for (reader_ = 0; reader_ < ranks(); ++reader_) {
@@ -82,7 +83,7 @@ bool MailboxBoard::all_past(std::uint64_t used) {
   return true;
 }
 
-// The number of the last call for which `peer` has written a mailbox, or 0.
+// The number of the last call for which `peer` has written a mailbox, as far as its marks show, or 0.
 std::uint64_t MailboxBoard::newest_of(std::uint32_t peer) const {
   std::uint64_t newest = 0;
   for (const MailboxMark* marks : mailboxes_.marks) {

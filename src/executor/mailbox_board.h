@@ -3,13 +3,13 @@
 // communicator. One thread at a time uses a board: the engine's driver or, at the start of a short call
 // (engine/short_calls.h), the calling thread, which then holds the engine's mutex.
 //
-// Each rank has kMailboxes (8) mailboxes. A call uses the mailbox with the index `sequence number % kMailboxes`, so
-// that consecutive calls use different ones. The owner of a mailbox may write it again only when all other ranks have
+// Each rank has kMailboxes mailboxes. A call uses the mailbox with the index `sequence number % kMailboxes`, so that
+// consecutive calls use different ones. The owner of a mailbox may write it again only when all other ranks have
 // finished the call for which it was written last. A rank has finished a call if it has reached a later call, or if its
 // status board shows that it has left the call. After a call in which every rank waits for every other rank (for
 // example an all-reduce), all earlier calls are known to be finished, and no check is needed. After other calls (for
 // example at the root of a broadcast) the owner checks it before it writes. The same rules hold for the long payload
-// buffers, of which there are only kLongPayloadBuffers (2).
+// buffers, of which each rank has only kLongPayloadBuffers.
 #pragma once
 
 #include <array>
@@ -30,7 +30,8 @@ class MailboxBoard {
 
   std::uint32_t rank() const { return rank_; }
   std::uint32_t ranks() const { return mailboxes_.ranks; }
-  // Starts the next call that uses mailboxes. The functions below refer to this call.
+  // Starts the next call that uses mailboxes. The functions below refer to this call, except for those with a sequence
+  // number or tag as argument.
   void begin(const CallTag& tag);
   // Records that all ranks have entered the call with this number, and so have finished all earlier calls.
   void note_all_entered(std::uint64_t sequence) { all_entered_ = sequence; }
@@ -44,10 +45,10 @@ class MailboxBoard {
   void open(bool long_payload_buffer = false);
   // Call this after the payload was written: it publishes the payload and wakes the ranks that wait for it.
   void close();
-  // Withdraws the mark of the call with this number, if it was written: ranks that look from now on see nothing.
-  // The store is seq_cst. A peer stores on its status board that it has entered the call before it looks at marks.
-  // So if a peer has still seen the mark, this rank sees afterwards that the peer has entered the call, and can
-  // wait until the peer has left it (engine/failed_operations.h).
+  // Withdraws the mark of the call with this number, if it was written and not replaced since: ranks that look from now
+  // on see nothing. The store is seq_cst. A peer stores on its status board that it has entered the call before it
+  // looks at marks. So if a peer has still seen the mark, this rank sees afterwards that the peer has entered the call,
+  // and can wait until the peer has left it (engine/failed_operations.h).
   void take_back(std::uint64_t sequence);
   std::byte* payload_buffer(std::uint32_t of) const { return mailboxes_.payload_buffers[turn_][of]; }
   std::byte* long_payload_buffer(std::uint32_t of) const {
@@ -112,7 +113,6 @@ class MailboxBoard {
   // indexed by rank: the last call for which the rank is known to have written a mailbox
   std::vector<std::uint64_t> seen_;
   std::uint64_t all_entered_ = 0;  // the last call that all ranks are known to have entered
-  // The result of reader().
   std::uint32_t reader_ = 0;
   std::uint32_t awaited_ = Transport::kAnyRank;  // the argument of the last await_mailbox()
 };

@@ -13,8 +13,8 @@ namespace {
 // withdrawn mark in time.
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr std::uint64_t kPageBytes = 4096;
-// Limits for the scratch memory and its tiles. The operands that system calls have fetched, and the sum, must stay in
-// the cache of a core until they are used. Measured.
+// Intended length of the scratch memory, and limits for its tiles. The operands that system calls have fetched, and the
+// sum, must stay in the cache of a core until they are used. Measured.
 constexpr std::uint64_t kScratchBytes = 1 << 20;
 constexpr std::uint64_t kLongestTile = 256 * 1024;
 constexpr std::uint64_t kShortestTile = 16 * 1024;

@@ -14,11 +14,11 @@ namespace tutti {
 
 class PartMover {
  public:
-  // The references must outlive this object. The first fault is stored in `bad`.
+  // The references must outlive this object. A fault is stored in `bad`.
   PartMover(const Call& call, const WorkDivision& work, const PeerBuffers& buffers, MailboxBoard& marks,
             Transport& transport, std::optional<BadMessage>& bad);
 
-  // Call it when the memory of all ranks was found.
+  // Call it when PeerBuffers has found the memory of all ranks that this rank uses.
   void begin();
   // The most bytes of an item that move() accepts.
   std::uint64_t most_bytes(const WorkItem& item) const;

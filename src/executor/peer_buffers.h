@@ -24,19 +24,21 @@ class PeerBuffers {
     bool needs_calls() const { return data == nullptr && address != 0; }
     bool found() const { return data != nullptr || address != 0; }
   };
-  // The answer of a peer's mailbox: it has not advertised its memory yet (or a fault was found), its memory was found,
-  // or it runs the plan.
+  // The answer of a peer's mailbox: its memory is not available yet (or a fault was found), its memory was found, or it
+  // runs the plan.
   enum class PeerState : std::uint8_t { kPending, kFound, kRunsPlan };
 
   // The references must outlive this object. `call` and `work`: the current call. `cores`: see uses_attached_memory().
-  // The first fault is stored in `bad`.
+  // A fault is stored in `bad`.
   PeerBuffers(const Call& call, const WorkDivision& work, MailboxBoard& marks, Transport& transport,
               std::uint32_t cores, std::optional<BadMessage>& bad);
 
   void begin();  // forgets the previous call
   // Writes this rank's mailbox, which advertises its memory. Returns false if a single copy is not possible: the blocks
-  // are empty, the call would overwrite its input in place, or the other ranks need memory of this rank that they
-  // cannot use. In that case the mailbox reports that this rank runs the plan, and the caller must do so.
+  // are empty, the call is in place and would overwrite blocks that others have yet to read, or the other ranks need
+  // memory of this rank that they cannot use. (A rank other than the root in a broadcast, scatter or gather then copies
+  // its whole block itself, and the result is true.) If the result is false, the mailbox reports that this rank runs
+  // the plan, and the caller must do so.
   bool advertise();
   // Looks up the memory of `peer` that this rank uses. If it is missing because it could not be mapped, see
   // report_loss().
@@ -69,8 +71,8 @@ class PeerBuffers {
   // The payload of a mailbox: the location of the memory of a rank.
   struct MemoryAdvert {
     std::uint32_t by_plan;        // 1: this rank runs the plan
-    std::uint32_t input_window;   // the window of the input; 0: not offered
-    std::uint32_t output_window;  // the window of the output; 0: not offered
+    std::uint32_t input_window;   // the window of the input, or a constant above; 0: not offered
+    std::uint32_t output_window;  // the same for the output
     std::int32_t cpu;             // the core on which the rank was running
     std::uint64_t input_offset;
     std::uint64_t output_offset;
@@ -78,8 +80,9 @@ class PeerBuffers {
   bool show(const WindowRef& window, const std::byte* data, std::uint32_t& shown_window,
             std::uint64_t& shown_offset) const;
   // Locates the memory of `peer` that `advert` describes, of `bytes` bytes (`which`: 0 for its input, 1 for its
-  // output), and stores the result to `location`. Returns false if the memory is not mapped yet, or if the advert
-  // is invalid, for example an offset outside of the peer's registered memory. In the second case bad_ is set.
+  // output), and stores the result to `location`. Returns false if the memory is not mapped yet or cannot be mapped, or
+  // if the advert is invalid, for example an offset outside of the peer's registered memory. If the advert is invalid,
+  // bad_ is set.
   bool find(std::uint32_t peer, std::size_t which, const WindowRef& advert, std::uint64_t bytes, Location& location);
 
   const Call& call_;

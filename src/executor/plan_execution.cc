@@ -35,7 +35,7 @@ class PlanExecution::Domain {
         cursor_(execution.cursors_[channel]) {}
 
   bool receive_ready(std::uint16_t port) {
-    if (plan_execution_.bad_) return false;  // a step has failed, so no other step runs
+    if (plan_execution_.bad_) return false;  // a bad message was found, so no further step runs
     const BoundPort& from = bound_.ports[port];
     const Arrival arrival =
         from.receive->arrival(plan_execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
@@ -92,9 +92,9 @@ class PlanExecution::Domain {
   const Cursor& cursor_;
 };
 
-// If the current step only stores one received value to its sink (and forwards it), returns the memory of that
-// sink, so that the connection can deliver the message there. Returns an empty span if the step does more than
-// that, or cannot run yet because a send has no credit.
+// If the current step only stores one received value to its sink (and perhaps forwards it), returns the memory of that
+// sink, so that the connection can deliver the message there. Returns an empty span if the step does more than that, or
+// cannot run yet because a send has no credit.
 std::span<std::byte> PlanExecution::Domain::place() {
   const Step& step = program_.steps[cursor_.step];
   if (!can_push(step)) return {};
@@ -126,8 +126,8 @@ WindowRef PlanExecution::Domain::window(const Slice& slice, std::uint64_t tile) 
 }
 
 // The length of the step's value in bytes. It is that of the local operand if the step has one: the value in a
-// scratch chunk, or a slice of the input or output. Otherwise it is the length of the slice of the output that the
-// step stores to or, if the step stores to none, of the message that it receives.
+// scratch chunk, or a slice of the input or output. Otherwise it is the length of the slice of the output that the step
+// stores to or, if the step stores to none, of the first message that it receives.
 std::uint64_t PlanExecution::Domain::bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const {
   if (step.source.space == Space::kScratch) return plan_execution_.scratch_bytes_[step.source.chunk];
   if (step.source.space != Space::kNone) return extent(step.source, tile).count * element_bytes();
@@ -210,8 +210,8 @@ PlanExecution::SendMethod PlanExecution::Domain::send_method(const BoundPort& po
     const Layout& layout = *plan_execution_.layout_;
     const std::uint64_t whole_bytes =
         layout.length(output_blocks(plan_execution_.plan_.shape.collective, port.peer)) * element_bytes();
-    // `output` is null if the peer does not offer its output, or if that is not known yet. One of the ways below is
-    // used in that case.
+    // `output` is null if this rank cannot store there, for example because the peer does not offer its output, or if
+    // that is not known yet. One of the ways below is used in that case.
     std::byte* output =
         plan_execution_.transport_.peer_output(port.peer, plan_execution_.call_.tag.sequence, whole_bytes)
             .value_or(nullptr);
@@ -300,7 +300,7 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
   const auto& sources = plan_execution_.sources_;
   auto& destinations = plan_execution_.destinations_;
   destinations.clear();
-  // True if the connection has already delivered the value to the sink.
+  // True if the value is already in the sink, because the connection or the peer has delivered it there.
   const bool already_there = step.sink.space != Space::kNone && sources.size() == 1 && step.receive_count == 1 &&
                              sources[0] == address(step.sink, tile);
   if (step.sink.space != Space::kNone && !already_there) destinations.push_back(address(step.sink, tile));
@@ -340,7 +340,7 @@ void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std:
 PlanExecution::PlanExecution(const BoundPlan& plan, Transport& transport) : plan_(plan), transport_(transport) {
   agreed_.resize(plan.shape.collective.ranks);
   cursors_.resize(plan.channels.size());
-  // The connections to which a call publishes can be different in each step.
+  // A call may publish on every connection on which this rank sends, so there is space for all of them.
   std::size_t most_published = 0;
   for (const Channel& channel : plan.program.channels) {
     for (const Port& port : channel.ports) most_published += port.direction == Direction::kSend ? 1 : 0;
@@ -369,8 +369,9 @@ void PlanExecution::start(const Call& call) {
   advertise_output();
 }
 
-// Advertises the output to peers whose messages the network can write into it. The conditions are those for pushed
-// messages in plan/windows.h. They do not depend on whether the peer's CPU or a network card writes.
+// Advertises the output to peers whose messages the network can write into it. The plan must permit it by the
+// conditions for pushed messages in plan/windows.h. These do not depend on whether the peer's CPU or a network card
+// writes.
 void PlanExecution::advertise_output() {
   if (call_.in_place && !plan_.shape.windows_in_place) return;
   if (!call_.lengths.displacements.empty()) return;  // peers do not know this rank's displacements

@@ -1,7 +1,7 @@
 // PlanExecution: the CPU executor. It runs one call of a bound plan on bytes in host memory. The channels of the plan
 // take turns in the thread that drives progress: each runs some steps, until it has to wait or its turn is over. A step
 // takes no lock, writes no log and makes no system call of its own (a connection may make some). It allocates no memory
-// either, except that the list of connections on which values were published can grow during the first calls.
+// either, except to describe a bad message. A reduction function of the user may do all of this.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class PlanExecution final : public CollectiveTask {
   PlanExecution& operator=(const PlanExecution&) = delete;
 
   void start(const Call& call) override;
-  // The output of the call. Window 0 (nothing is offered) if the output is not registered, or if the call is in
+  // The output of the call. Window 0 (nothing is offered) if Call::output_window has window 0, or if the call is in
   // place and the plan does not permit peers to write into an in-place output.
   WindowRef offered(const Call& call) const override {
     return call.in_place && !plan_.shape.windows_in_place ? WindowRef{} : call.output_window;
@@ -62,7 +62,7 @@ class PlanExecution final : public CollectiveTask {
   const BoundPlan& plan_;
   Transport& transport_;
   Call call_;
-  bool shown_ = false;  // the output was advertised to peers on other machines
+  bool shown_ = false;  // the output was advertised to peers that this rank reaches by a network
   // Indexed by peer: the sequence number of the last call that the peer is known to have entered with the same
   // arguments as this rank. See agrees_with().
   std::vector<std::uint64_t> agreed_;

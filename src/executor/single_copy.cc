@@ -16,8 +16,9 @@ namespace {
 // After this many polls without success, a rank on another core probably does not run, so its share is done here.
 constexpr std::uint32_t kPollsBeforeHelp = 16;
 
-// Divides the work of broadcast, scatter and gather: each rank copies the first part of its own block, and the root
-// copies the rest of it.
+// Divides the work of broadcast, scatter and gather: each rank other than the root copies the first part of its own
+// block, and the root copies the rest of it and its own block. A rank whose memory the root cannot use copies its whole
+// block.
 void list_rooted_items(const WorkDivision& work, const PeerBuffers& buffers, std::vector<WorkItem>& items) {
   const std::uint32_t root = work.root();
   const std::uint64_t bytes = work.block_bytes();

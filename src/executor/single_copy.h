@@ -1,9 +1,9 @@
-// SingleCopyCollective: a collective without messages. Ranks of one machine read and write each other's memory, so
-// that each byte is copied only once. The memory must be registered, or it may be private memory if the transport
-// can access that (Transport::attachment()). Each rank writes the location of its input and output into its
-// mailbox. Then each rank does its part of the work: it loads its operands from the inputs and stores the results
-// directly into the outputs. Finally each rank reports that its part is finished. If other ranks use the memory of
-// a rank, that rank waits for their reports.
+// SingleCopyCollective: a collective without messages. Ranks of one machine read and write each other's memory, so that
+// each byte is normally copied only once. The memory must be registered, or it may be private memory if the transport
+// can access that (Transport::attachment()). Each rank writes the location of its input and output into its mailbox.
+// Then each rank does its part of the work: it loads its operands from the inputs and stores the results directly into
+// the outputs. Finally each rank reports that its part is finished. If other ranks use the memory of a rank, that rank
+// waits for their reports.
 //
 //   all-reduce, reduce, reduce-scatter  Each rank adds its share (a range of elements) of all inputs, in rank order.
 //                                       This loads and stores the least possible number of bytes, and ranks wait for
@@ -19,10 +19,10 @@
 //
 // Ranks need not agree on whether their memory can be used. There are two fallbacks for a rank if the others cannot
 // use its memory. In a reduction with a short input, the rank copies its input into its long payload buffer, and
-// later copies its output from the long payload buffers in which the other ranks have left the results. In other
-// cases the rank reports in its mailbox that it runs the plan, and all ranks that need its memory run the plan as
-// well. A third case needs no fallback: in a rooted collective that only copies, a rank other than the root copies
-// its whole block itself, without the help of the root.
+// later copies its output from the long payload buffers in which the other ranks have left the results. In other cases
+// the rank reports in its mailbox that it runs the plan, and all ranks that would use its memory, or whose memory it
+// would use, run the plan as well. A third case needs no fallback: in a rooted collective that only copies, a rank
+// other than the root copies its whole block itself, without the help of the root.
 //
 // The parts: WorkDivision computes which memory is used and how the work is divided, PeerBuffers finds the memory,
 // PartMover copies and adds, and WorkShares lets ranks do the shares of others. This class goes through the phases of
@@ -65,7 +65,7 @@ class SingleCopyCollective final : public CollectiveTask {
   // Whether a call tries to run as a single-copy collective. The result is the same on all ranks that pass the same
   // arguments to the call.
   static bool takes(const Collective& collective, Algorithm algorithm, ReduceOp op);
-  // Sets the task that runs the plan if the memory of some rank cannot be used. Call it before start().
+  // Sets the task that runs the plan if a single copy is not possible. Call it before start().
   void set_plan(CollectiveTask& plan) { plan_ = &plan; }
 
   void start(const Call& call) override;
@@ -85,9 +85,10 @@ class SingleCopyCollective final : public CollectiveTask {
   enum class Phase : std::uint8_t { kBeforeWriting, kReading, kMoving, kAwaiting, kPlan, kDone };
   void advance();
   void run_plan();
-  // Looks up the memory of all ranks for which WorkDivision::uses() is true. Returns true if that is complete and the
-  // next phase has begun. Returns false if a mailbox or memory is missing: call it again later. As soon as one of these
-  // ranks runs the plan, switches to the plan and returns true.
+  // Looks up the memory of all ranks for which WorkDivision::uses() is true. Returns true if the next phase has begun,
+  // because that is complete, because one of these ranks runs the plan (this rank then runs it, too), or because all
+  // shares are finished already. Returns false if a mailbox or memory is missing: call it again later, unless bad_ is
+  // set.
   bool read();
   // Called when this rank cannot find the memory of a peer. A possible reason is that other ranks have done all
   // shares, and that the peer has left the call and freed its memory. If all shares are finished, continues with

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::uint64_t kSharedLineBytes = 64;  // a cache line
 constexpr std::uint64_t kCopyUnitBytes = 4096;  // a page
-// Limit for payload buffers, in bytes of input per message of the plan. Up to this, they are faster. Measured.
+// Limit for payload buffers, in bytes of input per message of the plan. Up to this, payload buffers are faster than the
+// plan. Measured.
 constexpr std::uint64_t kBufferBytesPerMessage = 1024;
 
 }  // namespace

@@ -1,5 +1,6 @@
 // WorkDivision: how the ranks divide the work of a single-copy collective (single_copy.h), and which memory they use
-// for it. The answers depend only on the call, so all ranks come to the same ones. An object is a value.
+// for it. The answers depend only on the call and on the numbers of the ranks, so all ranks come to answers that fit
+// together. An object is a value.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ class WorkDivision {
   std::uint64_t input_bytes() const;  // length of the input of one rank
   std::uint64_t output_bytes() const;
 
-  // Whether the root copies a part of the block of each other rank: in broadcast, scatter and gather.
+  // Whether the root copies a part of the block of each other rank whose memory it can use: in broadcast, scatter and
+  // gather.
   bool root_helps() const { return has_root(kind_) && !reduces(kind_); }
   // Whether other ranks read the input of `owner`, and whether they write its output.
   bool input_is_used(std::uint32_t owner) const;
@@ -51,12 +53,13 @@ class WorkDivision {
   WorkItem add_share(std::uint32_t owner) const;
 
   // If root_helps(): how many bytes of its block a rank other than the root copies, counted from the start of the
-  // block. The root copies the rest, so that all ranks have the same amount of work.
+  // block, if the root can use its memory. The root copies the rest, so that all ranks have about the same amount of
+  // work if the blocks are long. A rank whose memory the root cannot use copies its whole block.
   std::uint64_t member_bytes() const;
 
-  // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs.
-  // For longer inputs the plan is used, because messages move long values faster. The limit grows with the square of
-  // the number of ranks, because the number of messages of the plan does.
+  // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs (at
+  // most kLongPayloadBytes). For longer inputs the plan is used, because messages move long values faster. The limit
+  // grows with the square of the number of ranks, because the number of messages of the plan does.
   bool uses_payload_buffers() const;
 
  private:

@@ -1,5 +1,5 @@
-// Selects the data path for messages between machines: verbs, UCX, or TCP. The selected path, and the reason why
-// the others were not selected, go to the log and to `tutti topo --transports`.
+// Selects the data path for messages between machines: verbs, UCX, or TCP. `tutti topo --transports` shows all of them
+// and the reasons why they are not selected. find_data_path() logs this for those that it has checked.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@ struct PathCandidate {
   std::string name;  // "verbs", "ucx" or "tcp"
   bool usable = false;
   bool chosen = false;
-  // Properties of the path, or the reasons why it is unavailable or was not selected.
+  // Properties of the path, and the reasons why it is unavailable or was not selected.
   std::vector<std::string> words;
 };
 
-// Returns the paths of this machine in the order of preference. Thread-safe. Searches for devices and loads
-// libraries, but changes no state.
+// Returns all paths, usable on this machine or not, in the order of preference. Thread-safe. Searches for devices and
+// loads libraries, but changes no other state.
 std::vector<PathCandidate> path_candidates(const Config& config);
 
-// Returns the maker of the selected path, or null if that is TCP. Errors: kConfig if TUTTI_TRANSPORT names a path
-// that is not available, or one that cannot be encrypted while TUTTI_ENCRYPT is 1; those of opening the selected
-// path.
+// Returns the maker of the selected path, or null if neither verbs nor UCX is selected. Errors: kConfig if
+// TUTTI_TRANSPORT names a path that is not available, or one that cannot be encrypted while TUTTI_ENCRYPT is 1; those
+// of opening the selected path.
 Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log);
 
 }  // namespace tutti::detail

@@ -1,6 +1,6 @@
-// Environment: everything outside of a communicator on which the communicator depends: the clock, the waiter, the
-// transport to its peers, and the log. It is passed to the communicator, so the same code runs in the real
-// environment (make_environment()), among threads of one process, and in a simulation that a seed determines
+// Environment: the objects outside of a communicator on which the communicator depends, for example the clock, the
+// waiter, the transport to its peers, and the log. They are passed to the communicator, so the same code runs in the
+// real environment (make_environment()), between processes or threads, and in a simulation that a seed determines
 // (tests/communicator).
 #pragma once
 
@@ -18,11 +18,11 @@
 namespace tutti {
 
 struct Environment {
-  std::shared_ptr<Clock> clock;  // shared by the ranks of one create_all()
+  std::shared_ptr<Clock> clock;  // shared by a rank's communicators, and by the ranks of one create_all()
   // Decides how a rank waits when it cannot continue.
   std::unique_ptr<Waiter> waiter;
   std::unique_ptr<Transport> transport;  // the connections to the other ranks, over a network or shared memory
-  // Shared by a rank's communicators, and by the ranks of one create_all(), so that they verify each plan only once.
+  // Shared by a rank's communicators, and by the ranks of one create_all(), so that they do not verify a plan again.
   std::shared_ptr<VerifiedPlanCache> plan_cache;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
   // Number of CPU cores on which the ranks of rank 0's machine may run, counted together. A limit of the cgroup is

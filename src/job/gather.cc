@@ -13,9 +13,9 @@ namespace {
 // failed with the error `round`. The step has lost the other rank (kPeerLost), has waited for it in vain (kTimeout), or
 // has ended the wait early because the set-up has failed (kAborted, see gather_or_fail()).
 //
-// A round learns of a rank that has ended or failed before another rank can end because of that, so its error names the
-// cause. But if it only reports that time is over, it does not know which of the silent ranks is late, and which ones
-// wait for it. The step does.
+// If the round failed because a rank has ended or failed, its error names that rank, which is the cause. But if the
+// round timed out, its error does not show which of the silent ranks is late, and which ones only wait for that rank.
+// The error of the step shows it.
 Error after_failed_round(const Error& round, const Error& step) {
   const bool over = round.code == ErrorCode::kTimeout;
   const bool names_cause = !over && (round.rank >= 0 || round.code == ErrorCode::kAborted);
@@ -31,7 +31,8 @@ Error after_failed_round(const Error& round, const Error& step) {
 }  // namespace
 
 // Each blob starts with '+' (success), '!' (this rank has a fault), or "?N|" (this rank has lost rank N, or has waited
-// for it in vain). After this mark follows the text of the result or of the error.
+// for it in vain or until the set-up failed; N is -1 if its error names no rank). After this mark follows the text of
+// the result or of the error.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
   const bool lost_another =
       !result && (result.error().code == ErrorCode::kTimeout || result.error().code == ErrorCode::kPeerLost ||
@@ -40,7 +41,7 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
   if (!result && !lost_another) return result.error();
   if (!blobs) return lost_another ? after_failed_round(blobs.error(), result.error()) : blobs.error();
-  // The fault of a rank has priority over the reports of the ranks that missed it.
+  // The fault of a rank has priority over the reports of ranks that have lost a rank or waited for one in vain.
   for (const char mark : {'!', '?'}) {
     if (mark == '?' && !result) return result.error();
     for (std::size_t rank = 0; rank < blobs->size(); ++rank) {

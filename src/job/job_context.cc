@@ -41,7 +41,7 @@ Result<std::string> machine_name(const Config& config) {
   return boot->name + "/" + config.node_id;
 }
 
-// The settings that must be equal on all ranks of a job.
+// The settings that are compared during set-up, because they must be equal on all ranks of a job.
 std::string common_settings(const Config& config) {
   return fmt::format(
       "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
@@ -51,9 +51,9 @@ std::string common_settings(const Config& config) {
 }
 
 // Default slot size of a communicator. RDMA cards need longer slots: with four slots of 128 KiB, a card of 400
-// Gbit/s waits for credit after 10 us. Short slots are used if ranks share a machine (caches), or if there are so
-// many ranks that the slots would take gigabytes. UCX needs even longer slots, because it has a cost for each flush
-// and announcement rather than for each message. Measured: docs/results/2026-11-25-rdma.md.
+// Gbit/s waits for credit after 10 us. Short slots are used if a rank has no RDMA path, if ranks share memory (short
+// slots stay in the caches), or if there are so many ranks that the slots would take gigabytes. UCX needs even longer
+// slots, because it has a cost for each flush and announcement. Measured: docs/results/2026-11-25-rdma.md.
 std::uint32_t default_slot_bytes(const JobContext& job_context, const std::vector<std::uint32_t>& members) {
   // A communicator of more ranks gets short slots, because each rank has 2 * slots * slot_bytes bytes for each lane to
   // each other rank.
@@ -97,7 +97,7 @@ Result<std::uint32_t> parse_id(const std::string& blob, std::size_t rank) {
 
 // Finds the machine of every rank: ranks are on one machine if their machine names are equal and they can reach each
 // other's Unix sockets. Each blob is a Unix address, '|' and a machine name. Returns for each rank the lowest rank of
-// its machine.
+// its machine. Sets `addresses` to the Unix addresses of the ranks with this rank's machine name; the others are empty.
 Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, const std::vector<std::string>& blobs,
                                                  std::uint32_t rank, const Gather& gather,
                                                  std::vector<std::string>& addresses) {
@@ -183,7 +183,7 @@ class TransportMaker {
     std::vector<std::uint32_t> peers;
     for (const std::uint32_t r : local_) peers.push_back(members_[r]);
     const auto exchange =
-        // Shared with the windows of registered memory.
+        // Shared with the transport and with the windows of registered memory.
         std::make_shared<SubExchange>(job_context_->exchange, std::move(peers));
     const auto index = static_cast<std::uint32_t>(local_index_[rank_]);
     const SegmentShape shape{.ranks = static_cast<std::uint32_t>(local_.size()),
@@ -311,7 +311,7 @@ class TransportMaker {
   }
 
   // Combines shared memory with an RDMA data path, even if this rank is alone on its machine, because the
-  // shared-memory transport manages the registered memory, which the NICs read.
+  // shared-memory transport manages the registered memory, which the NICs access.
   Result<std::unique_ptr<Transport>> add_offloaded(std::unique_ptr<ShmTransport> local,
                                                    const TcpTransportOptions& options,
                                                    const std::vector<std::string>& addresses) {
@@ -353,8 +353,8 @@ class TransportMaker {
   std::vector<std::vector<bool>> cpus_;    // the CPUs that each rank may use, indexed by rank
 };
 
-// Opens this rank's TCP endpoint and, if configured, the RDMA path. Returns the data that other ranks need to
-// connect: the endpoint's address and, after a '|', the offer of the RDMA path.
+// Opens this rank's TCP endpoint and, if verbs or UCX is selected, the maker of that data path. Returns the data that
+// other ranks need to connect: the endpoint's address and, if there is a maker, a '|' and the maker's offer.
 Result<std::string> open_network(JobContext& job_context, const std::string& tcp_address, const Key& key) {
   const Config& config = job_context.config;
   auto endpoint = TcpEndpoint::listen({.address = tcp_address,
@@ -412,8 +412,8 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
                         "TUTTI_TRANSPORT=shm, but the ranks cannot all share memory: they are on several machines, in "
                         "several network namespaces, or have different TUTTI_NODE_IDs; use auto");
   }
-  // All ranks of a machine connect to each other at the same time. They get a little less time than is left for
-  // set-up, so that a rank that cannot connect can still report that in the next round.
+  // All ranks of a machine connect to each other at the same time. They get a little less time than the timeout, so
+  // that a rank that cannot connect can still report that in the next round.
   const std::int64_t until_ns = deadline_ns - std::min<std::int64_t>(timeout_ms / 4, 1000) * 1'000'000;
   Status connected = check_limits(config, group);
   if (connected) connected = exchange->connect(addresses, group, *job_context->clock, until_ns, gather.has_failed());

@@ -1,18 +1,17 @@
-// JobContext: the state that is shared by the communicators of one rank that were created from one rendezvous: the
-// connection to the ranks of its machine (one SegmentExchange), the TCP listener and the peers' addresses, the
-// clock, the plan cache, and the configuration.
+// JobContext: the state that is shared by the communicators of one rank that were created from one set-up of the job,
+// for example the connection to the ranks of its machine (one SegmentExchange), the TCP listener and the peers'
+// addresses, the clock, the plan cache, and the configuration.
 //
 // It is created together with the first communicator of a job, and split(), duplicate() and shrink() reuse it; grow()
-// creates another one. Therefore a further communicator needs no rendezvous and no listener of its own, but only one
-// segment of shared memory, the sockets of its own TCP connections and, if there are RDMA devices or GPUs, its own RDMA
-// data path and DeviceResources. For each pair of ranks that communicate over TCP, the sockets are one connection for
-// each direction of each lane that is used, and control connections (transports/tcp/board.h). They are opened when they
-// are first used, through the one listener. Communicators may be destroyed in any order, because each of them holds a
-// reference to the JobContext.
+// creates another one. Therefore a further communicator needs no rendezvous server and no listener of its own. It has
+// its own segment of shared memory, sockets of TCP connections and, if there are RDMA devices or GPUs, RDMA data path
+// and DeviceResources. For each pair of ranks that communicate over TCP, the sockets are data connections for each lane
+// that is used, and control connections (transports/tcp/board.h). They are opened when they are needed, through the one
+// listener. Communicators may be destroyed in any order, because each of them holds a reference to the JobContext.
 //
 // Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
-// contributes its error instead. Then the other ranks fail with an error that names the rank that failed, and no rank
-// waits forever.
+// contributes its error instead. Then the other ranks fail with an error that normally names the rank that failed, and
+// do not wait until the timeout.
 #pragma once
 
 #include <concepts>
@@ -45,37 +44,40 @@ struct Tuning;
 struct JobContext {
   Config config;
   std::uint32_t job_rank = 0;
-  std::vector<bool> cpus;                         // indexed by CPU: true if this process may use it
+  std::vector<bool> cpus;                         // indexed by CPU: true if the thread that made this object may use it
   std::uint32_t cpu_limit = 0;                    // limit of the cgroup, in cores; 0: no limit
   std::shared_ptr<Clock> clock;                   // shared by the ranks of one create_all()
   std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one create_all()
   // Makes the waiter of each communicator. If null, each gets an AdaptiveWaiter with limits that follow from the
   // number of its ranks on this machine and the cores that they share.
   std::function<std::unique_ptr<Waiter>()> make_waiter;
-  // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with
-  // segments and windows.
+  // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with the
+  // transports, segments and windows of the communicators.
   std::shared_ptr<SegmentExchange> exchange;
   // The TCP listener. Null if no rank is reached by a network. Shared by the ranks of one create_all().
   std::shared_ptr<TcpEndpoint> endpoint;
-  std::vector<std::string> tcp_addresses;  // the address of each rank's TCP listener, indexed by job rank
-  // Makes the RDMA data path of each communicator. Null if messages between machines use TCP. Shared by the rank's
-  // communicators, and by the ranks of one create_all().
+  // The address of each rank's TCP listener, indexed by job rank. Without listeners, the texts or the vector are empty.
+  std::vector<std::string> tcp_addresses;
+  // Makes the RDMA data path of each communicator. Null if messages between machines use TCP, or if no rank is reached
+  // by a network. Shared by the rank's communicators, and by the ranks of one create_all().
   std::shared_ptr<DataPathMaker> path_maker;
-  // indexed by job rank: the offer of that rank's path_maker; empty if it has none
+  // Indexed by job rank: the offer of that rank's path_maker; empty if it has none. The vector is empty if create_all()
+  // needed no network.
   std::vector<std::string> path_offers;
-  // The device of this rank, or null. Shared by the rank's communicators, and by the ranks of this process that use the
-  // same GPU.
+  // The device of this rank, or null. Shared by the rank's communicators, and by the ranks of one create_all() that use
+  // the same GPU.
   std::shared_ptr<detail::RankDevice> device;
   bool devices = false;                          // true if some rank of the job has a device
   std::shared_ptr<const detail::Tuning> tuning;  // rank 0's tuning; shared by the rank's communicators
   // The id of the first communicator, which identifies the job in recordings. 0 if it was not made yet.
   std::uint64_t first_communicator = 0;
-  std::shared_ptr<RecordingFolder> recordings;  // null until needed; shared by the ranks of one create_all()
+  // Null until needed, except after create_all(), whose ranks share one.
+  std::shared_ptr<RecordingFolder> recordings;
   // Indexed by job rank: the lowest job rank on the same machine.
   std::vector<std::uint32_t> machines;
 };
 
-// The rounds between the ranks of the communicator that is being created.
+// Runs set-up rounds between the ranks of a communicator, for example of one that is being created.
 class Gather {
  public:
   using Blobs = Result<std::vector<std::string>>;
@@ -101,23 +103,25 @@ class Gather {
 // gather.has_failed() returned true). No step may use them for a fault of this rank. Errors:
 // - The error of the step on this rank, if the fault is this rank's own.
 // - The error of the round, if the round failed. But if the step has one of the three codes and names a rank, and the
-//   error of the round does not name the cause (it has no rank, or is kTimeout), the error names the rank of the step,
-//   and the message contains that of the round. After kAborted this is so only for kTimeout.
+//   error of the round does not name the cause (it is kTimeout, or it names no rank and is not kAborted), the error
+//   names the rank of the step, and the message contains that of the round. If the step has kAborted, this is so only
+//   if the error of the round is kTimeout.
 // - kSystem, with the message of the first rank that has a fault of its own. The error names that rank.
 // - If ranks have only lost other ranks or waited for them in vain: the error of the step on this rank or, if it
-//   succeeded, kSystem with the message of the first such rank. The error names the rank that was missing.
+//   succeeded, kSystem with the message of the first such rank. The error names the rank that was missing, if that rank
+//   is known.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
 
-// Creates the JobContext of one rank, for Communicator::create(). (create_all() makes its own.) `ranks` may be 1. The
-// rounds include all ranks of the job. `key` is a secret that only the job's ranks have. They use it to authenticate
-// the connections of all communicators that share the JobContext. `device` is the device of the rank, null if it has
-// none, or the error with which it could not be opened.
+// Creates the JobContext of one rank, for create() and grow(). (create_all() makes its own.) `ranks` may be 1. The
+// rounds include all ranks of the job. `key` is a secret of the job's ranks and their rendezvous server. The ranks use
+// it to authenticate the TCP connections of all communicators that share the JobContext. `device` is the device of the
+// rank, null if it has none, or the error with which it could not be opened.
 Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::uint32_t rank, std::uint32_t ranks,
                                                      const std::string& tcp_address, const Key& key,
                                                      std::int64_t timeout_ms, const Gather& gather,
                                                      const Result<std::shared_ptr<detail::RankDevice>>& device);
 
-// Prepares the folder for recordings. Opens no file yet.
+// Prepares the folder for recordings. Opens no folder or file yet.
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
 
 // Number of rounds that make_environment() takes, even if it fails.

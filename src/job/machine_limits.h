@@ -9,14 +9,14 @@
 
 namespace tutti {
 
-// Maximum number of ranks of one communicator on one machine. The address space that the segments need grows with the
-// square of it: with slots of the default number and size, 65 of the 128 TiB that a process has.
+// Maximum number of ranks of one job that share memory on one machine. The address space that the segments need grows
+// with the square of this number: with slots of the default number and size, 65 of the 128 TiB that a process has.
 inline constexpr std::uint32_t kMostMachineRanks = 4096;
 
-// The limits of this process. 0 means unknown.
+// The limits of this process. 0 means unknown or unlimited.
 struct ProcessLimits {
   std::uint64_t descriptors = 0;  // ulimit -n
-  std::uint64_t open = 0;         // number of descriptors in use
+  std::uint64_t open = 0;         // approximate number of descriptors in use
   std::uint64_t mappings = 0;     // vm.max_map_count
   // fs.file-max, for all processes together. Not set for root, because this limit does not apply to root.
   std::uint64_t files = 0;

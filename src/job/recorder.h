@@ -1,9 +1,10 @@
 // Recorder: the flight recorder of one rank in one communicator. It records the last operations, the ranks for which
-// this rank waits, and its failures, in a mapped file (base/recording.h) that remains after the process has exited. A
-// problem with the recording never makes a call fail or wait.
+// this rank waits, and its first and last failure, in a mapped file (base/recording.h) that remains after the process
+// has exited. A problem with the recording does not make a call fail.
 //
-// Threads: begin(), end(), waits() and failed() belong to the thread that drives the engine, one thread at a time.
-// enqueued() is called with the submission mutex held. Any thread may call aborted().
+// Threads: enqueued() is called with the submission mutex held. Any thread may call now() and aborted(). The other
+// functions, except create() and the destructor, belong to one thread at a time: the engine's driver or, at the start
+// and end of a short call (engine/short_calls.h), the calling thread, which then holds the engine's mutex.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ class Recorder {
     std::uint32_t ranks = 1;
     std::uint32_t job_rank = 0;
     std::string_view transport;
-    // Number of operations that are kept. A power of two from kLeastCapacity to kMostCapacity.
+    // Number of operations on the host that are kept. A power of two from kLeastCapacity to kMostCapacity.
     std::uint32_t capacity = 1024;
   };
   // Returns null if no file can be created.
@@ -65,7 +66,7 @@ class Recorder {
   }
   void end_badly(std::uint64_t serial, const Error& error, std::uint64_t sequence);
   // Records more details of an operation: its length in bytes and, for sends and receives, the peer of the first
-  // transfer and the number of transfers. Short calls have no such details.
+  // transfer and the number of transfers. Not called for a collective whose length follows from its tag.
   void add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers);
 
   // Returns true if waits() should be called for a waiting operation. The state of a wait is written at most once
@@ -111,7 +112,7 @@ class Recorder {
   void fill(const RecorderOptions& options);
   void set_anchor();
 
-  const std::shared_ptr<RecordingFolder> folder_;  // shared by the rank's communicators
+  const std::shared_ptr<RecordingFolder> folder_;  // shared by the communicators of the JobContext
   const std::unique_ptr<MappedRecording> file_;
   const std::string name_;
   recording::Header* const header_;

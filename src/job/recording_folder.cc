@@ -20,12 +20,13 @@
 namespace tutti {
 namespace {
 
-// Maximum number of files of dead processes and ended communicators, of all jobs together. Checked when the folder is
-// opened.
+// Maximum number of files of exited processes and ended communicators, of all jobs together. Checked only when the
+// folder is opened.
 constexpr std::size_t kMostOld = 256;
-// Maximum number of files that mark_completed() has renamed. If there are more, the oldest of them is removed.
+// Maximum number of files that mark_completed() of one RecordingFolder has renamed. If there are more, the oldest of
+// them is removed.
 constexpr std::size_t kMostEnded = 8;
-// one day, in seconds; older files are removed even if there are few
+// One day, in seconds. Older files of exited processes and ended communicators are removed even if there are few.
 constexpr std::int64_t kOldS = std::int64_t{24} * 3600;
 constexpr std::int64_t kUnfinishedS = 60;  // a process that writes a header needs less time, in seconds
 // Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
@@ -46,8 +47,8 @@ Error trouble(const std::string& what) {
 }
 
 // Returns true if the process that created the file has exited, if its communicator has ended, or if the file has no
-// header, although it is older than kUnfinishedS. If the file cannot be read or was created in another PID namespace,
-// its process is assumed to be alive.
+// header, although it is older than kUnfinishedS. If the file cannot be read, has another format version, or was
+// created in another PID namespace by a communicator that has not ended, its process is assumed to be alive.
 bool is_over(int folder, const char* name, std::int64_t age_s) {
   const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
@@ -85,8 +86,8 @@ RecordingFolder::~RecordingFolder() {
   if (fd_ >= 0) close(fd_);
 }
 
-// Accepts a folder only if no other user can write to it, because another user could place links under the names of
-// our files.
+// Accepts a folder only if it belongs to this user and no other user, except root, can write to it, because another
+// user could place links under the names of our files.
 Status RecordingFolder::open_one(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return trouble(path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);

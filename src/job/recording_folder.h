@@ -1,8 +1,8 @@
-// RecordingFolder: the folder to which the ranks of this process write their recordings. Only this user can write to
-// it, and the files have mode 0600. When the folder is opened, files of dead processes and of ended communicators are
-// removed if they are older than a day, or if there are more than 256 of them. A file that has no header after a minute
-// counts as one of a dead process, which was killed while it made the file. Files of communicators that still exist
-// are kept. Thread-safe.
+// RecordingFolder: a folder to which ranks of this process write their recordings. Other users, except root, cannot
+// write to it, and the files have mode 0600. When the folder is opened, files of ended communicators, and of processes
+// that are known to have exited, are removed if they are older than kOldS (recording_folder.cc); if then more than
+// kMostOld of them are left, the oldest are removed as well. A file that has no header after kUnfinishedS counts as one
+// of a process that was killed while it made the file. Other files are kept. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ class MappedRecording {
 
 class RecordingFolder {
  public:
-  // `candidates` are folders in the order of preference. A missing folder is created. No folder is opened before
-  // the first make().
+  // `candidates` are folders in the order of preference. A missing folder is created, but not its parent. No folder is
+  // opened before the first make().
   RecordingFolder(std::vector<std::string> candidates, Log log);
   ~RecordingFolder();
   RecordingFolder(const RecordingFolder&) = delete;
@@ -49,7 +49,8 @@ class RecordingFolder {
   // Removes a file that make() has created.
   void discard(const std::string& name) noexcept;
   // Reports that the communicator of this recording ended without an error. Renames the file
-  // (recording::kEndedSuffix). Of the files that this object has renamed, only the last 8 are kept.
+  // (recording::kEndedSuffix). Of the files that this object has renamed in the folder, only the last kMostEnded
+  // (recording_folder.cc) are kept.
   void mark_completed(const std::string& name);
 
  private:

@@ -18,8 +18,9 @@ class VerifiedPlanCache {
   static constexpr std::uint32_t kMaxRanks = 64;
 
   explicit VerifiedPlanCache(bool enabled) : enabled_(enabled) {}
-  // Proves the generator's plan, or returns the result of an earlier proof. Errors: kInvalidPlan with rank, channel
-  // and step. Returns success without a proof if `enabled` is false or the plan has more than kMaxRanks ranks.
+  // Proves the generator's plan, or returns the result of an earlier proof. Errors: those of verify_all()
+  // (plan/verify/verify.h). Returns success without a proof if `enabled` is false or the plan has more than kMaxRanks
+  // ranks.
   Status prove(const Generator& generator);
 
  private:

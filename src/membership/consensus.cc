@@ -12,12 +12,13 @@
 namespace tutti::detail {
 namespace {
 
-// Number of coordinator candidates: each participant sends kJoin to this many ranks, and as many members forward a
-// decision. So there is another candidate if one or two of them die during the protocol.
+// Maximum number of coordinator candidates: each participant sends kJoin to the lowest live ranks below it, at most to
+// this many. At most as many members forward a decision. So if one or two of three candidates die during the protocol,
+// another one is left.
 constexpr std::uint32_t kCoordinatorCandidates = 3;
 // Number of past decisions that a rank keeps for ranks that have missed them.
 constexpr std::size_t kKeptDecisions = 16;
-// kJoin is sent again every timeout / 8, or every 250 ms if that is shorter.
+// kJoin is sent again every timeout / kJoinsPerTimeout, or every kMaxJoinIntervalNs if that is shorter.
 constexpr std::int64_t kJoinsPerTimeout = 8;
 constexpr std::int64_t kMaxJoinIntervalNs = 250'000'000;
 constexpr std::int64_t kSuspectedTimeoutNs = 100'000'000;  // how long the coordinator waits for a suspected rank
@@ -81,7 +82,8 @@ void Consensus::send(std::uint32_t peer, Header header, const std::vector<bool>&
 }
 
 void Consensus::receive_from(std::uint32_t peer, std::int64_t now_ns) {
-  // Messages that follow the decision belong to the next instance. They stay in the queue until the next begin().
+  // Messages that follow the outcome normally belong to the next instance or attempt. They stay in the queue until the
+  // next begin().
   while (!outcome_) {
     const auto message = messenger_.take(peer);
     if (!message) return;
@@ -154,9 +156,10 @@ void Consensus::handle_as_participant(std::uint32_t peer, const Header& header, 
   send(peer, {.type = MessageType::kAccepted, .ballot = header.ballot});
 }
 
-// Handles a message of another instance. If the sender is ahead, this rank has missed a decision: send kJoin, which
-// the sender answers with that decision. If the sender is behind and has sent a message that needs an answer, send
-// it the decision that it has missed, if this rank still has it.
+// Handles a message of another instance. Ignores kPromise, kReject, kAccepted and kDecided. If the sender is ahead,
+// this rank has missed a decision: send kJoin, which the sender answers with that decision, if it still has it. If the
+// sender is behind and has sent a message that needs an answer, send it the decision that it has missed, if this rank
+// still has it.
 void Consensus::answer_other_epoch(std::uint32_t peer, const Header& header) {
   const bool wants_answer = header.type == MessageType::kJoin || header.type == MessageType::kPrepare ||
                             header.type == MessageType::kAcceptRequest;
@@ -249,8 +252,8 @@ void Consensus::send_prepare(std::int64_t now_ns) {
   promised_ = ballot_;
   phase_ = Phase::kPrepareSent;
   phase_since_ns_ = now_ns;
-  // If bound_ is false, accepted_ is a proposal of this rank that only this rank could have decided, and it has
-  // not. So the new ballot need not repeat it.
+  // If bound_ is false, accepted_ is empty, or a proposal of this rank that only this rank could have decided, and it
+  // has not. So the new ballot need not repeat it.
   best_promised_ = bound_ ? accepted_ : AcceptedProposal();
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     PeerState& participant = peers_[peer];
@@ -315,7 +318,7 @@ void Consensus::propose(std::int64_t now_ns) {
 // Decides when all live members have accepted. If a member dies or falls silent before it has accepted, the
 // behavior depends on bound_. This rank's own proposal is replaced by one without that member, in a new ballot. An
 // adopted proposal (bound_) must stay as it is, because another coordinator may have decided it already. Its dead
-// members are then not waited for.
+// members are then not waited for, but its silent members are.
 void Consensus::count_acceptances(std::int64_t now_ns) {
   bool all = true;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
@@ -344,8 +347,9 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
   for (std::uint32_t peer = 0; peer < rank_; ++peer) before += decision.members[peer] && peer != from ? 1 : 0;
   const bool passes_on = from == rank_ || before < kCoordinatorCandidates;
   for (std::uint32_t peer = 0; peer < ranks_ && passes_on; ++peer) {
-    // Also send the decision to ranks that are not members but have joined, because they were believed dead or were
-    // silent. Otherwise such a rank might go on with an older proposal that it has accepted.
+    // The rank that has decided also sends the decision to ranks that are not members, and a rank that forwards it does
+    // so to those that have joined. Such a rank was believed dead or was silent, and might otherwise go on with an
+    // older proposal that it has accepted.
     const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].ever_joined;
     if (peer == rank_ || peer == from || !concerned || peers_[peer].dead || !can_reach(peer)) continue;
     // This rank has sent no kJoin to that lower rank on another machine. So there is no connection, and the lower

@@ -2,8 +2,8 @@
 // the uniform mode use it. docs/decisions/0024-agree.md states the reasons and the guarantees.
 //
 // The protocol is a variant of single-decree Paxos (Leslie Lamport, "Paxos Made Simple", 2001). Each decision of a
-// communicator is one instance of the protocol, and the instances are numbered by `epoch`. Every rank is a
-// participant (Paxos: acceptor and learner). One rank at a time is the coordinator (Paxos: proposer). A ballot
+// Consensus is one instance of the protocol, and the instances are numbered by `epoch`. Every rank is a
+// participant (Paxos: acceptor and learner). Normally one rank at a time is the coordinator (Paxos: proposer). A ballot
 // number consists of a round in the upper 48 bits and the coordinator's rank in the lower 16 bits, so that two
 // coordinators never use the same ballot. The messages are:
 //
@@ -17,30 +17,32 @@
 //   kAccepted      participant -> coordinator   phase 2b, accepted    the participant has accepted the proposal
 //   kDecided       coordinator -> participant   learn                 the decision; some participants forward it
 //
-// The lowest live rank is the coordinator. Every other rank sends kJoin to the three lowest ranks (the coordinator
-// candidates). If a candidate has died, or has been silent for the timeout, the rank contacts the next higher rank
-// instead. A rank below which no live rank is left is the coordinator. When all live ranks have joined, or the
-// timeout is over, the coordinator sends kPrepare to all joined ranks. When all of them have promised, died or been
-// silent for the timeout, the coordinator makes its proposal: of the accepted proposals that the promises report,
-// the one with the highest ballot. If the promises report none, it proposes the set of the ranks that have
-// promised. It decides when every live member of the proposal has accepted. If a coordinator dies, the next
-// candidate takes over with a higher ballot, learns from the promises which proposal may have been decided, and
-// proposes that same proposal again.
+// The lowest live rank is the coordinator. Every other rank sends kJoin to the lowest ranks below it, at most
+// kCoordinatorCandidates (consensus.cc) of them (the coordinator candidates). If a candidate has died, or has been
+// silent for the timeout, the rank contacts the next higher rank below it instead. A rank becomes the coordinator if no
+// rank below it is left, unless it has promised a ballot of a higher rank, which it then follows. When all live ranks
+// have joined, or the timeout is over, the coordinator sends kPrepare to all joined ranks. When all of them have
+// promised, died or been silent for the timeout, the coordinator makes its proposal: of the accepted proposals that it
+// has itself or that the promises report, the one with the highest ballot. If there is none, it proposes the set of
+// itself and the ranks that have promised. It decides when every live member of the proposal has accepted. If a
+// coordinator dies, the next candidate takes over with a higher ballot, learns from the promises which proposal may
+// have been decided, and proposes that same proposal again.
 //
 // The differences from Paxos:
 // - The quorum of phase 2 is not a majority but all members of the proposal, because the surviving one of two ranks
 //   must be able to continue. Hence any live member that answers kPrepare can report a proposal that may have been
 //   decided. The price is that two groups that cannot communicate for the timeout decide separately.
-// - A coordinator may replace its own proposal if a member dies before it accepts. This is safe because no other
-//   rank could have decided on that proposal, and this coordinator has not. See Consensus::bound_.
+// - A coordinator may replace its own proposal if a member dies or falls silent before it accepts. This is safe because
+//   no other rank could have decided on that proposal, and this coordinator has not. See Consensus::bound_.
 // - Nothing is written to disk. A process that has died does not come back under its old rank.
 //
 // Guarantee: the n-th decision of one rank and the n-th decision of another rank are equal, or have no member in
 // common. The second case is possible only if live ranks could not communicate for the timeout.
 //
 // The class uses no threads and no clock, and never blocks: the caller passes the time, and step() does the work
-// that is possible at that time. A rank keeps one Consensus for the lifetime of its communicator. The Consensus
-// stores the last 16 decisions, so that a rank that missed a decision can get it later.
+// that is possible at that time. A rank keeps a Consensus for the lifetime of its communicator (one for each
+// Agreements::Topic that it uses). The Consensus stores the last kKeptDecisions (consensus.cc) decisions, so that a
+// rank that missed a decision can get it later.
 #pragma once
 
 #include <cstdint>
@@ -91,16 +93,16 @@ struct ConsensusDecision {
   bool operator==(const ConsensusDecision&) const = default;
 };
 
-// The protocol of one rank. The class has 42 methods and members, because a rank can have every role of the
+// The protocol of one rank. The class has more than 40 methods and members, because a rank can have every role of the
 // protocol (participant and coordinator), and the roles share their state, for example the ballots.
 class Consensus {
  public:
   Consensus(std::uint32_t rank, std::uint32_t ranks, ConsensusMessenger& messenger);
 
   // Starts the next decision, or another attempt at a decision for which an earlier attempt failed with kTimeout.
-  // `suspected` is indexed by rank: true if the caller has reason to believe that the rank has died. The
-  // coordinator waits only 100 ms for a suspected rank to join instead of the full timeout. `now_ns` is the current
-  // time of any monotonic clock, the same in all calls.
+  // `suspected` is indexed by rank: true if the caller has reason to believe that the rank has died. The coordinator
+  // waits only for kSuspectedTimeoutNs (consensus.cc), if that is shorter than the timeout, for a suspected rank to
+  // join. `now_ns` is the current time of any monotonic clock, the same in all calls.
   void begin(const ConsensusVote& vote, const std::vector<bool>& suspected, std::int64_t timeout_ns,
              std::int64_t now_ns);
   // Does the work that is possible now. After begin(), call step() repeatedly until it returns true. outcome() is
@@ -108,8 +110,8 @@ class Consensus {
   bool step(std::int64_t now_ns);
   // The result of the attempt that the last begin() started. May be called only after step() has returned true.
   // Errors:
-  // - kTimeout: no decision was reached within 4 timeouts. begin() may be called again to continue, because
-  //   promises and accepted proposals are kept.
+  // - kTimeout: no decision was reached within kTimeoutsPerAttempt (consensus.cc) timeouts. begin() may be called again
+  //   to continue, because promises and accepted proposals are kept.
   // - kRefused: the other ranks decided to continue without this rank.
   const Result<ConsensusDecision>& outcome() const { return *outcome_; }
 
@@ -151,18 +153,18 @@ class Consensus {
     bool dropped = false;
     // The rank has sent kJoin, and this rank, as the coordinator, still expects it to take part.
     bool joined = false;
-    // The rank has sent kJoin at least once since begin(). Therefore a connection to the rank exists,
+    // The rank has sent kJoin at least once since begin(). Therefore there was a connection to the rank,
     // even if this rank, as the coordinator, no longer waits for it.
     bool ever_joined = false;
     bool suspected = false;  // the caller of begin() or a rank that joined believes it has died
-    // Time of the last message from the rank. If none has arrived: the time of begin() or of the first kJoin to the
-    // rank.
+    // Time of the last message from the rank or, if that is later, of begin(), of the first kJoin to the rank, or of
+    // the promise by which this rank began to follow it.
     std::int64_t last_heard_ns = 0;
     // Time of the last kJoin that was sent to the rank. 0 if none was sent since begin().
     std::int64_t join_sent_ns = 0;
     ConsensusVote vote{};
-    // At the coordinator, for its current ballot: kPrepare was sent to the rank; its kPromise and its kAccepted
-    // have arrived.
+    // At the coordinator, for its current ballot: kPrepare was sent to the rank, which has not died or fallen silent
+    // before its kPromise; its kPromise has arrived; its kAccepted has arrived.
     bool prepare_sent = false;
     bool promised = false;
     bool has_accepted = false;
@@ -200,7 +202,7 @@ class Consensus {
   const std::uint32_t ranks_;
   ConsensusMessenger& messenger_;
   std::uint64_t epoch_ = 0;
-  std::map<std::uint64_t, ConsensusDecision> decided_;  // the last kKeptDecisions (16) decisions, by epoch
+  std::map<std::uint64_t, ConsensusDecision> decided_;  // the last kKeptDecisions decisions, by epoch
   std::vector<PeerState> peers_;
   std::optional<Result<ConsensusDecision>> outcome_;
 
@@ -220,7 +222,7 @@ class Consensus {
   ConsensusVote vote_;
   std::int64_t timeout_ns_ = 0;
   std::int64_t began_ns_ = 0;
-  // The time at which this rank became the coordinator in this attempt. Empty if it has not.
+  // The time at which this rank first became the coordinator in this attempt. Empty if it has not.
   std::optional<std::int64_t> coordinator_since_ns_;
   // A higher rank that acts as the coordinator, because this rank has promised a ballot of that rank. Empty if
   // there is none, or if that rank has died or been silent for the timeout.
@@ -228,7 +230,8 @@ class Consensus {
   Phase phase_ = Phase::kIdle;
   std::uint64_t ballot_ = 0;
   std::int64_t phase_since_ns_ = 0;
-  // Of the accepted proposals that this rank knows or that promises have reported, the one with the highest ballot.
+  // Of the accepted proposals that the promises of ballot_ have reported, and of the one that was in accepted_ when
+  // ballot_ began if bound_ was true, the one with the highest ballot.
   AcceptedProposal best_promised_;
   ConsensusDecision proposal_;  // the proposal that this rank makes as coordinator in ballot_
 };

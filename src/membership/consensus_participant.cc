@@ -8,7 +8,7 @@ namespace {
 // Combined with the communicator's id to a channel number, so that the consensus messages are kept apart from the
 // messages of the communicator and of a SurvivorRendezvous, which makes its channels from the same id.
 constexpr std::uint64_t kConsensusChannel = 0x7c5ae1d3902b46f8;
-constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait after a decision until the last messages are sent
+constexpr std::int64_t kFlushNs = 1'000'000'000;  // longest wait after an attempt until the last messages are sent
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Result<ConsensusDecision> ConsensusParticipant::decide(const ConsensusVote& vote
   Clock& clock = oob_channel_.clock();
   std::vector<bool> lost_ranks(oob_channel_.ranks());
   if (lost && *lost < oob_channel_.ranks()) lost_ranks[*lost] = true;
-  hang_up();  // remove connections of an earlier attempt that have ended
+  hang_up();  // close connections of an earlier attempt
   consensus_.begin(vote, lost_ranks, timeout_ns, clock.now_ns());
   const BackoffSleep pause(clock);
   for (oob_channel_.pump(); !consensus_.step(clock.now_ns()); oob_channel_.pump()) pause();

@@ -17,13 +17,14 @@ namespace tutti::detail {
 class ConsensusParticipant final : private ConsensusMessenger {
  public:
   // The parameters are those of the constructor of SurvivorRendezvous. `communicator` is an id that is the same on
-  // all members.
+  // all members, and different for each ConsensusParticipant of a rank.
   ConsensusParticipant(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
                        std::uint64_t communicator);
 
-  // Runs one attempt at a decision. Blocks until there is a decision or an error, for at most 4 timeouts, and then
-  // up to 1 s until the last messages are sent. `lost` is a rank that is believed to have died, for which the
-  // coordinator waits only briefly; empty if there is none. Errors: those of Consensus::outcome().
+  // Runs one attempt at a decision. Blocks until there is a decision or an error, for at most kTimeoutsPerAttempt
+  // (consensus.cc) timeouts, and then up to kFlushNs until the last messages are sent. `lost` is a rank that is
+  // believed to have died, for which the coordinator waits only briefly; empty if there is none. Errors: those of
+  // Consensus::outcome().
   Result<ConsensusDecision> decide(const ConsensusVote& vote, std::optional<std::uint32_t> lost,
                                    std::int64_t timeout_ns);
 

@@ -13,7 +13,7 @@ namespace tutti::detail {
 namespace {
 
 // Longest gap between two calls of now_ns() that counts as running time. A waiting thread calls now_ns() about
-// every 2 ms, so a gap of more than 100 ms means that the process was stopped. The value is an estimate.
+// every 2 ms or more often, so a longer gap normally means that the process was stopped. The value is an estimate.
 constexpr std::int64_t kMaxGapNs = 100'000'000;
 
 // The header of each datagram.

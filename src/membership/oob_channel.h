@@ -3,9 +3,9 @@
 //
 // Messages are sent as datagrams (transports/oob_datagrams.h). Within a machine the datagrams go through the
 // SegmentExchange, which can detect that a process has exited. Between machines the datagrams go over separate TCP
-// connections, which are used for nothing else. Messages between two ranks arrive in order. No function blocks. A
-// thread that waits for a message must call pump() regularly, because pump() continues the transfers that could not
-// be completed at once. Only one thread at a time may use a channel.
+// connections, which are used for nothing else. Messages between two ranks arrive in order. No function of a channel
+// blocks. A thread that waits for a message must call pump() regularly, because pump() continues the transfers that
+// could not be completed at once. Only one thread at a time may use a channel.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class OobFragments {
  public:
   // Adds a datagram, and returns the message if this datagram completes one. The first datagram of a message always
   // starts anew. If another datagram does not follow the previous one, it is dropped together with the fragments
-  // that arrived before.
+  // that arrived before. A datagram without a complete header is ignored.
   std::optional<std::string> add(std::string_view datagram);
 
  private:
@@ -40,11 +40,11 @@ class OobFragments {
   std::string body_;         // joined contents of the datagrams that have arrived
 };
 
-// A clock that does not count the time during which this rank was suspended. A gap of more than 100 ms between two
-// calls of now_ns() counts as 100 ms only. Such a gap means that the process was stopped or that the clock has
-// jumped. If such a gap counted in full, a rank that was stopped and continues would find all its timeouts expired
-// before the other ranks could answer. A thread that waits must therefore call now_ns() often. Only one thread at a
-// time may use it.
+// A clock that does not count the time during which this rank was suspended. A gap of more than kMaxGapNs
+// (oob_channel.cc) between two calls of now_ns() counts as kMaxGapNs only. While a thread waits, such a gap normally
+// means that the process was stopped or that the clock has jumped. If such a gap counted in full, a rank that was
+// stopped and continues would find all its timeouts expired before the other ranks could answer. A thread that waits
+// must therefore call now_ns() often. Only one thread at a time may use it.
 class ActiveTimeClock final : public Clock {
  public:
   explicit ActiveTimeClock(std::shared_ptr<Clock> clock) : clock_(std::move(clock)), last_ns_(clock_->now_ns()) {}
@@ -61,7 +61,7 @@ class OobChannel {
  public:
   // Rank i of the channel is the job rank members[i], and this rank is number `rank` of the channel.
   // `exchange_channel` (in a machine) and `tcp_channel` (between machines) identify the channel, and must be the
-  // same on all ranks. No other object may have attached `tcp_channel` to this process's TcpEndpoint, for example a
+  // same on all ranks. No other object may have attached `tcp_channel` for this rank to the TcpEndpoint, for example a
   // communicator with that id.
   OobChannel(std::shared_ptr<JobContext> job_context, std::vector<std::uint32_t> members, std::uint32_t rank,
              std::uint64_t exchange_channel, std::uint64_t tcp_channel);
@@ -75,7 +75,7 @@ class OobChannel {
   bool on_same_machine(std::uint32_t peer) const;
   // Sends a message to the peer. The datagrams that cannot be sent at once are queued, and pump() sends them.
   // Between machines, the first message opens the connection. If two ranks open a connection to each other at the
-  // same time, both connections are lost. The callers must therefore arrange for each two ranks which one sends
+  // same time, messages can be lost. The callers must therefore arrange for each two ranks which one sends
   // first.
   void send(std::uint32_t peer, std::string_view message);
   // Removes and returns the oldest complete message of the peer. Returns nothing if none is complete. Malformed
@@ -89,7 +89,8 @@ class OobChannel {
   std::string trouble(std::uint32_t peer) const;
   // Sends the queued datagrams and receives those that have arrived, as far as possible without blocking.
   void pump();
-  // True if all datagrams for the peer have been passed to the operating system.
+  // True if no datagram for the peer is queued: all have been passed to the operating system, or were dropped because
+  // the peer is gone or cannot be reached.
   bool all_sent_to(std::uint32_t peer) const;
   // Closes the TCP connection to the peer. The next message opens a new connection. No effect for a peer on this
   // machine.

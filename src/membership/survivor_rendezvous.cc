@@ -135,7 +135,7 @@ void SurvivorRendezvous::leave() {
   }
 }
 
-// The following functions are used by the coordinator only.
+// The following functions are used by the coordinator only, except for lost_error().
 
 Result<std::uint64_t> SurvivorRendezvous::meet_as_coordinator() {
   Clock& clock = oob_channel_.clock();
@@ -193,8 +193,8 @@ void SurvivorRendezvous::receive_from(std::uint32_t peer) {
     } else if (header.type == MessageType::kBlob && header.round == round_) {
       participant.blob = std::move(message->body);
     } else if (header.type == MessageType::kGiveUp) {
-      // kJoin and kGiveUp were read together: the participant gave up before this rank called meet(), so its
-      // attempt does not count as part of this one.
+      // kJoin and kGiveUp were read together: the participant gave up before this rank called meet() or while this rank
+      // was stopped, so its attempt does not count as part of this one.
       if (participant.just_joined) {
         participant = {.gave_up_early = true};
       } else {
@@ -204,8 +204,8 @@ void SurvivorRendezvous::receive_from(std::uint32_t peer) {
   }
 }
 
-// Handles the messages of all participants. Returns an error for the lowest participant that has exited. Returns
-// nothing if none has exited.
+// Handles the messages of all participants. Returns an error for the lowest participant that has exited or cannot be
+// reached. Returns nothing if there is none.
 std::optional<Error> SurvivorRendezvous::find_lost() {
   std::optional<Error> first;
   for (const std::uint32_t peer : survivors_) {
@@ -364,7 +364,7 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_participant() {
 
 // Waits for a message of type `wanted` from the coordinator, and returns its body. While joining, the participant sends
 // kGiveUp to the coordinator shortly before the deadline, and then waits for the coordinator's error until the
-// deadline, because that error states the reason. In a gather round the participant only waits until the deadline,
+// deadline, because that error states the reason. In a gather round the participant sends kGiveUp only at the deadline,
 // because the coordinator gives up before.
 Result<std::string> SurvivorRendezvous::answer(MessageType wanted, std::int64_t deadline_ns) {
   Clock& clock = oob_channel_.clock();

@@ -8,16 +8,17 @@
 // meeting. After that, gather rounds are possible: each rank sends a blob to the coordinator, and gets the blobs of
 // all ranks from it.
 //
-// The coordinator detects every failure, or a participant reports it, and the coordinator sends the error to all
-// ranks that have joined. Because one rank decides, all ranks end with the same result. Each attempt of a
-// participant has a random number (`attempt_id`), so that the participant can ignore replies to an earlier attempt
-// that it has given up. A rank may join late, when the attempt of the others has already failed without it. If the
-// others are trying again with the same list, the late rank joins their new attempt. If the others exclude other
-// ranks in their new attempt, the late rank gets the error of the attempt that it missed.
+// The coordinator detects a failure, or a participant reports it, and the coordinator sends the error to all ranks that
+// have joined. Because one rank decides, all ranks end with the same result, unless the coordinator itself fails or a
+// rank cannot exchange messages with it. Each attempt of a participant has a random number (`attempt_id`), so that the
+// participant can ignore replies to an earlier attempt that it has given up. A rank may join late, when the attempt of
+// the others has already failed without it. If the others are trying again with the same list, the late rank joins
+// their new attempt. If the others exclude other ranks in their new attempt, the late rank gets the error of the
+// attempt that it missed.
 //
 // The messages go through an OobChannel. Only one thread at a time may use a SurvivorRendezvous. meet() blocks for
 // at most the set-up timeout, all gather rounds together for at most another set-up timeout, and leave() for at
-// most 1 s.
+// most kFlushTimeoutNs (survivor_rendezvous.cc), all without the time during which the process is stopped.
 #pragma once
 
 #include <cstdint>
@@ -41,19 +42,20 @@ class SurvivorRendezvous {
   // Joins the meeting of the ranks `survivors`, and waits until all of them have joined. The list must be
   // ascending, and must contain this rank and at least one other rank. Returns a random number, which is the same
   // on all survivors. Errors (their rank numbers are those of the communicator):
-  // - kTimeout: some ranks did not join. The message lists them.
+  // - kTimeout: some ranks did not join, or gave up while they waited. The message lists them.
   // - kPeerLost: a rank has exited or cannot be reached.
   // - kMismatch: the ranks passed different lists.
   // - kSystem: the system has no random numbers.
   // - kRefused: the coordinator sent a malformed message.
   //
-  // If the coordinator survives, every rank that has joined gets the same error.
+  // If the coordinator survives and its messages arrive in time, every rank that has joined normally gets the same
+  // error.
   Result<std::uint64_t> meet(const std::vector<std::uint32_t>& survivors);
   // Runs a gather round. All survivors call it equally often, after meet() has succeeded. Returns the blobs of all
   // survivors, in the order of `survivors`. After an error, all further rounds fail with that error.
   Result<std::vector<std::string>> gather(const std::string& blob);
-  // Ends the meeting, whether it succeeded or failed, and waits up to 1 s until the last messages are sent. After
-  // that, meet() may be called again.
+  // Ends the meeting, whether it succeeded or failed, and waits up to kFlushTimeoutNs until the last messages are sent.
+  // After that, meet() may be called again.
   void leave();
 
  private:

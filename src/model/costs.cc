@@ -121,7 +121,8 @@ Status Costs::find_messages(const Network& network) {
 // the same class of ranks.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  // Index into steps_ for steps with at most one send. Their key fits into 64 bits, which is faster than a vector.
+  // Index into steps_ for steps with at most one send. Their key fits into 64 bits (if the numbers of messages and
+  // classes are below 2^20), which is faster than a vector.
   std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {
@@ -151,7 +152,8 @@ void Costs::find_steps() {
 
 // Returns the bandwidth of one channel, for messages of this class. All channels of a rank together have the
 // bandwidth of the level, or that of the narrowest link if that is slower. One channel has its part of that: 1 /
-// channels, or MessageClass::share at a port if shares_ is not empty. It never has more than channel_gbytes_per_s.
+// channels, or MessageClass::share at a port if shares_ is not empty. It never has more than channel_gbytes_per_s,
+// unless that is 0.
 double Costs::gbytes_per_s(const MessageClass& kind) const {
   const MessageCost& cost = cost_of(kind.level);
   const bool by_channel = moved_by_channel(kind.level);

@@ -23,7 +23,7 @@
 
 namespace tutti {
 
-// Limit on the numbers (doubles) that one simulation may hold. 2^27 doubles take 1 GiB.
+// Limit on the numbers (doubles) that a Costs, a sweep, or a run of the event engine may hold. 2^27 doubles take 1 GiB.
 inline constexpr std::uint64_t kMostTimes = std::uint64_t{1} << 27;
 
 struct CostOptions {
@@ -49,7 +49,8 @@ struct MessageTimes {
   std::vector<double> hold;
   // the part of `hold` that does not depend on the number of bytes
   std::vector<double> gap;
-  // from the receiver's step that frees a slot until the sender sees the credit for the slot
+  // from the receiver's step that frees a slot until the sender sees the credit for the slot; also the part of
+  // `transfer` that does not depend on the number of bytes
   std::vector<double> latency;
   // bandwidth of the message, in GB/s, if it does not share any link with other messages
   std::vector<double> gbytes_per_s;
@@ -59,9 +60,10 @@ class Costs {
  public:
   static constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-  // `programs`, `network` and `parameters` must outlive the object. `places` is the length of the vectors: a
-  // divisor of programs.places(). Errors: kInvalidArgument if messages use a level for which the parameters have no
-  // costs; kUnsupported if the object would hold more than about kMostTimes numbers.
+  // `programs` and `parameters` must outlive the object. `places` is the length of the vectors: a divisor of
+  // programs.places(). Errors: kInvalidArgument if messages use a level for which the parameters have no costs;
+  // kUnsupported if the connections or the different steps, times `places`, are so many that the object could hold more
+  // than about kMostTimes numbers.
   static Result<Costs> create(const Programs& programs, const Network& network, const Parameters& parameters,
                               const CostOptions& options, std::uint32_t places);
   // Computes all durations for messages of `bytes` bytes. `bytes` is an average over the chunks of one channel's

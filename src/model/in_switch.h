@@ -27,7 +27,7 @@ class InSwitch {
   static Result<InSwitch> create(const Cluster& cluster);
 
   // Returns the time in microseconds of an all-reduce of `bytes` bytes over all ranks of the cluster. Errors:
-  // kUnsupported if parameters.switch_gbytes_per_s is 0; those of simulate().
+  // kUnsupported if parameters.switch_gbytes_per_s is 0; those of find_generator() and simulate().
   Result<double> all_reduce_us(std::uint64_t bytes, const Parameters& parameters) const;
 
  private:

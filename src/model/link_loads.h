@@ -10,10 +10,10 @@
 
 namespace tutti {
 
-// The copies of a plan, one for each channel of the call (Parameters::channels), and the ranks that run them. In
-// copy k, each role of the plan is taken by the rank k places later on the same machine, modulo the ranks of a
-// machine. So copies with different k can use different NICs. A plan with a root is not rotated, because its root
-// is a fixed rank, which sends or receives the bytes of all copies. A turn is a rotation: 0 .. turns()-1.
+// The copies of a plan, one for each channel of the call (SimulateOptions::channels), and the ranks that run them. In
+// copy k, each role of the plan is taken by the rank k places later on the same machine, modulo the ranks of a machine.
+// So copies with different k can use different NICs. A plan with a root is not rotated, because its root is a fixed
+// rank, which sends or receives the bytes of all copies. A turn is a rotation: 0 .. turns()-1.
 struct Copies {
   // number of copies
   std::uint32_t count = 1;
@@ -36,8 +36,8 @@ struct Copies {
 };
 
 // How many messages of one tile cross each link, indexed by link (Network::links()): those of all copies together,
-// and those of copy 0 alone. Both vectors are empty if the plan has so many connections (more than 4 million
-// routes) that computing all routes would take many seconds.
+// and those of copy 0 alone. Both vectors are empty if the network has no links, or if the plan has so many connections
+// (more than kMostRoutes routes, link_loads.cc) that computing all routes would take many seconds.
 struct LinkCounts {
   std::vector<double> all;
   std::vector<double> first;

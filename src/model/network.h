@@ -1,13 +1,13 @@
 // Network: a cluster as the simulator sees it. It numbers the directed links of the cluster, each with its
 // bandwidth, and computes the links of the route between two ranks. The paths inside a machine are computed once
-// from the graph of one machine, and the links between machines by arithmetic. So 100,000 ranks need no more memory
-// than one machine. A value; may be read by any thread.
+// from the graph of one machine, and the links between machines by arithmetic. So, without dead links, 100,000 ranks
+// need no more memory than one machine. A value; may be read by any thread.
 //
 // A message between machines leaves through the NIC nearest to the sender. If several NICs are equally near to
 // several ranks, the ranks use these NICs round-robin. The message arrives through the NIC that the receiver would
 // send through. Between leaf switches, it uses the spine switch (machine + NIC) modulo spines, with the receiver's
-// machine and NIC, as in destination routing. So the NICs of one machine, and the NICs of neighbouring machines,
-// are distributed over all spines.
+// machine and NIC, as in destination routing (or the next spine with working links, if links are dead). So the NICs of
+// one machine, and the NICs of neighbouring machines, are distributed over the spines.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +23,19 @@
 
 namespace tutti {
 
-// It has 41 methods and members, because it answers the questions of all cost formulas about ranks, machines and
+// Network has many methods and members, because it answers the questions of all cost formulas about ranks, machines and
 // links.
 class Network {
  public:
-  // Errors: kInvalidArgument if the numbers of machines or ranks are not possible, if ranks of a machine cannot
-  // reach each other, if there are several machines without usable NICs, or if the fabric has no spines or an
-  // oversubscription below 1.
+  // Errors: kInvalidArgument if the numbers of machines or ranks are not possible, if a machine has neither GPUs nor
+  // CPUs, if ranks of a machine cannot reach each other, if there are several machines without usable NICs, or if the
+  // fabric has no spines or an oversubscription below 1.
   static Result<Network> create(const Cluster& cluster);
 
   // Returns this network without the links of these names (see name()). The name of either direction removes both
   // directions. Messages then use other routes. Must not be called on a network from which links were removed
-  // already. Errors: kInvalidArgument if a link with this name does not exist (the message contains the most
-  // similar name or a list of names), or if some ranks can no longer reach each other (the message names a rank or
-  // two leaf switches).
+  // already. Errors: kInvalidArgument if a link with this name does not exist (the message suggests names or the range
+  // of machines), or if some ranks, or some leaf switches, can no longer reach each other (the message names them).
   Result<Network> without(std::span<const std::string> dead_links) const;
 
   std::uint32_t ranks() const { return machines_ * ranks_per_machine_; }
@@ -44,8 +43,8 @@ class Network {
   // Adding this number, or a multiple of it, to every rank (modulo ranks()) changes neither level() nor
   // narrowest_gbytes_per_s() of any two ranks. It divides ranks(). It is ranks() if no smaller period is known.
   std::uint32_t period() const { return period_; }
-  // The same, under the assumption that messages of the level kSpine cost as much as those of the level kNic. It is
-  // ranks() if an uplink is slower than the slowest NIC.
+  // As period(), under the assumption that messages of the level kSpine cost as much as those of the level kNic. It is
+  // ranks() if an uplink is slower than the fastest NIC, or if links are dead.
   std::uint32_t period_of_machines() const { return machine_period_; }
 
   // The slowest component on the route from one rank to another.
@@ -57,7 +56,7 @@ class Network {
   // The number of the NIC through which a rank sends to other machines: 0 .. ports()-1. Must not be called if there
   // is only one machine.
   std::uint64_t port(std::uint32_t rank) const;
-  // Number of NICs of all machines together; 0 if there is only one machine.
+  // Number of usable NICs (known speed above 0) of all machines together; 0 if there is only one machine.
   std::uint64_t ports() const { return machines_ == 1 ? 0 : std::uint64_t{machines_} * nics_.size(); }
 
   // Number of directed links. They are numbered 0 .. links()-1.
@@ -113,7 +112,7 @@ class Network {
   std::vector<std::uint32_t> places_;
   // indexed by local rank: index into places_
   std::vector<std::uint32_t> place_of_;
-  // number of leaf switches; 0: there are none, because one switch connects the NICs of all machines
+  // number of leaf switches; 0: there are none, because there is one machine, or one switch connects all NICs
   std::uint32_t leaves_ = 0;
   // bandwidth of one uplink, which is a link between a leaf and a spine switch
   double spine_gbytes_per_s_ = 0;

@@ -51,8 +51,8 @@ inline constexpr std::size_t kMostOverrides = 64;
 inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{16} << 20;
 
 // Returns the rules in their order; no rules for an empty text. Empty rules, as after a last ";", are skipped.
-// `slot_bytes` limits Override::chunk_bytes. Errors: kConfig with the number of the rule, its text, and the values
-// that are allowed.
+// `slot_bytes` limits Override::chunk_bytes. Errors: kConfig, for a wrong rule with its number, its text, and mostly
+// the values that are allowed.
 Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes = kMostChunkBytes);
 
 }  // namespace tutti

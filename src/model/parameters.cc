@@ -1,4 +1,4 @@
-// The default parameters, with the source of each number: measured, published or guessed.
+// The default parameters, with the source of most numbers: measured, published or guessed.
 #include "model/parameters.h"
 
 #include <array>
@@ -79,14 +79,14 @@ Parameters default_host_parameters(std::uint32_t cores) {
   p.attach_gbytes_per_s = 10;
   p.reduce_gbytes_per_s = 22;  // docs/results/2026-11-21-all-reduce.md, kernels, 64 MiB
   p.copy_gbytes_per_s = 14;    // docs/results/2026-11-21-all-reduce.md, too
-  // docs/results/2026-11-21-tcp.md, over loopback: 2.6 us per sendmsg, 3.8 us one way, 5 to 8 GB/s. post_us is that
-  // measurement. A real network has a longer latency and is slower than loopback, so latency_us (10 us) and the
-  // bandwidth (2.9 GB/s, about 25 Gbit/s) are guesses.
+  // Over loopback: 2.6 us per sendmsg (docs/results/2026-11-21-host-speed.md), 3.8 us one way and 5 to 8 GB/s
+  // (docs/results/2026-11-21-tcp.md). post_us is the first of these. A real network has a longer latency and is slower
+  // than loopback, so latency_us (10 us) and the bandwidth (2.9 GB/s, about 25 Gbit/s) are guesses.
   p.cost(Level::kNic, Protocol::kSimple) = {
       .post_us = 2.6, .latency_us = 10, .gap_us = 0, .gbytes_per_s = 2.9, .channel_gbytes_per_s = 0};
   p.cost(Level::kSpine, Protocol::kSimple) = p.cost(Level::kNic, Protocol::kSimple);
   p.cost(Level::kSpine, Protocol::kSimple).latency_us += 1;
-  p.slot_bytes = 128 * 1024;  // the default of TUTTI_SLOT_BYTES
+  p.slot_bytes = 128 * 1024;  // kSlotBytes, the general default of TUTTI_SLOT_BYTES
   p.slots = 4;                // the default of TUTTI_SLOTS
   p.channels = 1;             // one copy of the plan, because a rank is one thread
   return p;

@@ -138,17 +138,18 @@ inline constexpr std::size_t kMostParameterBytes = 256 * 1024;
 inline constexpr std::size_t kMostMeasurements = 1024;
 // Read Parameters from JSON: from a text, or from a file. The names of the fields contain the units
 // (docs/parameters-json.md). Fields that are absent keep the values of a default-constructed Parameters. Errors:
-// kInvalidArgument with the line and column, or with the field and its allowed values; load_parameters() also kSystem
-// if the file cannot be read or is not a regular file.
+// kInvalidArgument, usually with the line and column, or with the field; load_parameters() also kSystem if the file
+// cannot be read or is not a regular file.
 Result<Parameters> parse_parameters(std::string_view json);
 Result<Parameters> load_parameters(const std::string& path);
-// Writes Parameters as JSON. The text ends with a newline. parse_parameters() of the text returns an equal value.
+// Writes Parameters as JSON. The text ends with a newline. parse_parameters() of the text returns an equal value, if
+// all values are in the ranges that it accepts.
 std::string to_json(const Parameters& parameters);
 
-// Documented defaults; the .cc file gives the source of each number. The first function is for a machine without
-// GPUs, with this number of cores (0: not limited). Its network is TCP at about 25 Gbit/s. The second function is
-// for GPUs of this compute capability, which must be greater than 0: below 90 the values are those of an A100, from
-// 90 on those of an H100, from 100 on those of a B200. Its network is RDMA with 8 NICs of 400 Gbit/s.
+// Documented defaults; the .cc file gives the source of most numbers. The first function is for a machine without GPUs,
+// with this number of cores (0: not limited). Its network is TCP at about 25 Gbit/s. The second function is for GPUs of
+// this compute capability, which must be greater than 0: below 90 the values are those of an A100, from 90 on those of
+// an H100, from 100 on those of a B200. Its network is RDMA with 8 NICs of 400 Gbit/s.
 Parameters default_host_parameters(std::uint32_t cores);
 Parameters default_gpu_parameters(std::int32_t capability);
 

@@ -1,6 +1,6 @@
 // Reads and writes Parameters as JSON. To read, a SAX parser calls Reader for each part of the text, and Reader
-// looks up the path of the part in a table of all fields. So nothing that the table does not contain is ever
-// stored, and each error can report its position.
+// looks up the path of the part in a table of all fields. So nothing that the table does not contain is ever stored,
+// and each error can report its position or its path.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -329,7 +329,8 @@ class JsonWriter {
     begin_value(name);
     text_ += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  // Begins an object or array. `name` is its key; empty for an element of an array, which has no key.
+  // Begins an object or array. `name` is its key; empty for an element of an array and for the outermost object, which
+  // have no key.
   void open(std::string_view name, char bracket) {
     begin_value(name);
     text_ += bracket;

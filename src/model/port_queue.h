@@ -19,8 +19,8 @@ class PortQueue {
  public:
   // number of messages that the port is sending
   std::uint32_t flows = 0;
-  // number of gaps (MessageCost::gap_us) that follow a message and are not over: the port is busy, but sends no
-  // bytes
+  // number of gaps (MessageCost::gap_us) that follow a message and are not over. Until they are, the port is not idle,
+  // even if it sends no bytes; it may send other messages meanwhile.
   std::uint32_t pauses = 0;
   // rate of all messages that the port is sending, together, in bytes per us
   double rate = 0;
@@ -58,7 +58,7 @@ class PortQueue {
   static constexpr double kFull = 1 - 1e-9;
 
   static std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-  // Frees the memory of the first `served` entries, which were taken already. Does so only when they are about half
+  // Removes the first `served` entries from the vector; they were taken already. Does so only when they are about half
   // of all entries, or all of them, because moving the rest takes time.
   void forget(std::size_t served) {
     if (served * 2 <= fifos_.size() + 64 && served < fifos_.size()) return;

@@ -1,5 +1,5 @@
-// The sweep for rings. It is optimized, because of all plans a ring has the most steps of all ranks together: 2e10
-// for an all-reduce of 100,000 ranks.
+// The sweep for rings. It is optimized, because the ranks of a ring together have very many steps: 2e10 for an
+// all-reduce of 100,000 ranks.
 //
 // In a ring, rank s receives from rank s-1 and sends to rank s+1. Step n of rank s waits for three steps: step n-1
 // of rank s; step n-1 of rank s-1, which sends the message; and, because of a credit, a step of rank s+1 that is

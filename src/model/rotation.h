@@ -12,8 +12,8 @@ namespace tutti {
 // ranks. The two programs need to be equal only as far as their time is concerned: the chunks that a step reads and
 // stores may differ, and operands may be in another order, but the steps, ports, lanes and waits are equal. The P'
 // of each algorithm is hard-coded; tests/model/rotation_test.cc compares it with the plans. The result is the
-// number of ranks, which always has the property, for collectives with a root and for algorithms without a known
-// P'.
+// number of ranks, which always has the property, for collectives with a root, for algorithms without a known P', and
+// for kHierarchical if the machines have different numbers of ranks.
 std::uint32_t rotation_period(const Generator& generator);
 
 }  // namespace tutti

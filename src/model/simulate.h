@@ -7,13 +7,14 @@
 //           plan and network do not change if all ranks are shifted, are computed as one.
 //   kEvents a heap of events: a NIC serves one message at a time, and a core one rank. Durations may have jitter.
 //   kFlows  as kEvents, but messages that share links share their bandwidth max-min fairly. While a message is slowed
-//           down further on its route, its port also sends messages of other connections.
+//           down further on its route, its port also sends messages of other connections (unless
+//           SimulateOptions::ports_in_order is true).
 // If no port, core or link is shared, all three give the same time.
 //
-// All three models simplify. All chunks of a tile have equal length (in the runtime they differ by at most 64
-// bytes). If several channels run copies of the plan, only one copy is simulated, with its share of the bandwidth.
-// In copy k, the ranks of each machine are rotated by k, so that ranks that send to other machines use different
-// NICs; a plan with a root is not rotated (Copies in model/link_loads.h).
+// All three models simplify. All chunks of a tile have equal length (in the runtime they can differ slightly, see
+// plan/tiling.h). If several channels run copies of the plan, only one copy is simulated, with its share of the
+// bandwidth. In copy k, the ranks of each machine are rotated by k, so that ranks that send to other machines use
+// different NICs; a plan with a root is not rotated (Copies in model/link_loads.h).
 #pragma once
 
 #include <cstdint>
@@ -29,9 +30,9 @@
 namespace tutti {
 
 enum class SimulationModel : std::uint8_t {
-  // kFlows if the plan has at most kMostFlows messages, Parameters::cores is 0, and the links can be counted
-  // (SimulateResult::busiest). Otherwise kEvents for at most kMostEvents steps. Otherwise kSweep, or the error
-  // kUnsupported if an option needs events (jitter, dead ranks, traces).
+  // kFlows if the call has at most kMostFlows messages in one copy of the plan, Parameters::cores is 0, and
+  // count_on_links() (model/link_loads.h) returns counts. Otherwise kEvents for at most kMostEvents steps. Otherwise
+  // kSweep, or the error kUnsupported if an option needs events (jitter, dead ranks, traces).
   kAuto,
   // The other values select the model of that name. kEvents and kFlows accept 10 times as many steps and messages
   // as kAuto does.
@@ -59,7 +60,8 @@ struct SimulateOptions {
   // These ranks run no step. Only for kEvents and kFlows.
   std::vector<std::uint32_t> dead_ranks{};
   // The durations of steps and of messages are each multiplied by 1 + jitter * (exponential random number with mean
-  // 1). At most 1000. Only for kEvents and kFlows. Credits have no jitter.
+  // 1). At most 1000. Only for kEvents and kFlows. Credits have no jitter, and with kFlows neither have the latency and
+  // the gap of a message at a port.
   double jitter = 0;
   // seed of the random numbers of the jitter
   std::uint64_t seed = 1;
@@ -73,12 +75,12 @@ struct SimulateOptions {
 };
 
 struct LinkLoad {
-  // as of Network::name()
+  // the name of the link, as Network::name() returns it
   std::string name{};
   // bytes that the call sends over this link, all copies of the plan together
   double bytes = 0;
-  // These bytes divided by the bytes that the link can carry during the whole call. With kSweep and kEvents it may
-  // be above 1, because these models do not limit the bytes on a link.
+  // `bytes` divided by the bytes that the link can carry during the whole call. With kSweep and kEvents it may be above
+  // 1, because these models do not limit the bytes on a link.
   double utilisation = 0;
 };
 
@@ -90,8 +92,8 @@ struct TracedStep {
   // index of the step in its channel
   std::uint32_t step = 0;
   std::uint64_t tile = 0;
-  // when the channel had ended its previous step; from then until begin_us it waited for messages, credits or a
-  // core
+  // when the channel had ended its previous step; from then until begin_us it waited for messages, credits, another
+  // channel or a core
   double ready_us = 0;
   double begin_us = 0;
   double end_us = 0;
@@ -105,10 +107,10 @@ struct SimulateResult {
   std::uint64_t messages = 0;
   // number of tiles into which each copy divides its part of the call
   std::uint64_t tiles = 0;
-  // The links that are used most, at most kMostBusiest, the busiest first. Empty if no message crosses a link, or
-  // if there are so many routes that adding them up would take too long.
+  // The links that are used most, at most kMostBusiest, the busiest first. Empty if no message crosses a link, or if
+  // count_on_links() returns no counts.
   std::vector<LinkLoad> busiest{};
-  // number of links that carry bytes; 0 also if there are so many routes that adding them up would take too long
+  // number of links that carry bytes; 0 also if count_on_links() returns no counts
   std::uint64_t links_in_use = 0;
   // in the order of their ends; at most kMostTraced
   std::vector<TracedStep> trace{};

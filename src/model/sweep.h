@@ -54,10 +54,10 @@ struct SweepSize {
 // Errors: kUnsupported if a sweep of this size would store more than kMostTimes times.
 Status check_size(const SweepSize& size, std::uint32_t slots);
 
-// Creates a sweep for rings: plans in which every rank has one channel that receives from one neighbour and sends
-// to the other. It gives the same times as make_sweep() but is faster, because it works in blocks of ranks and
-// steps that stay in the processor's cache. Returns null if the plan is not a ring, if connections have fewer than
-// 2 slots, or if costs.places() is below 512, so that make_sweep() is fast enough.
+// Creates a sweep for rings: plans in which all ranks run one program, with one channel that receives from one
+// neighbour and sends to the other. It gives the same times as make_sweep() but is faster, because it works in blocks
+// of ranks and steps that stay in the processor's cache. Returns null if the plan is not a ring, if connections have
+// fewer than 2 slots, or if costs.places() is below kLeastPlaces (ring_sweep.cc), so that make_sweep() is fast enough.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
 // The tiles of one copy of the plan. A length of a chunk is an average, so it need not be a whole number.
@@ -72,7 +72,7 @@ struct TileCounts {
 
 // Runs all tiles. Returns the time in microseconds at which the last thread has finished, without
 // Parameters::launch_us. Sets the length of messages in `costs` for the tiles. If `extrapolate` is true, tiles of a
-// periodic regime are skipped (see above). Errors: those of run_tile().
+// periodic regime are skipped, as the comment at the top of this file describes. Errors: those of run_tile().
 Result<double> run_tiles(TileRunner& runner, Costs& costs, const TileCounts& tiles, bool extrapolate,
                          const Progress& progress);
 

@@ -1,4 +1,4 @@
-// Tuner: predicts the time of each algorithm of a collective on this machine, and sorts the algorithms by it. For
+// Tuner: predicts the time of each algorithm of a collective on given machines, and sorts the algorithms by it. For
 // algorithms that run a plan, the simulator computes the prediction from the plan
 // (docs/decisions/0016-cost-model.md), so a new algorithm needs no code here. Ways to execute a call without a plan
 // (mailboxes, direct access to the memory of others) have formulas, see ExecutionMethod. A value. Const functions
@@ -24,9 +24,9 @@ enum class ExecutionMethod : std::uint8_t {
   // runs the plan of the algorithm, step by step, with messages
   kByMessages,
   // Without the plan: every rank writes its value to its mailbox in shared memory, and reads the values that it
-  // needs from the mailboxes of the others (decision 0010). Predicted time: the latency of one cache line, and the
-  // time to read the values. These are the values of all other ranks if every rank gets all values or their sum,
-  // otherwise one value.
+  // needs from the mailboxes of the others (decision 0010). Predicted time: mainly the latency of one cache line, and
+  // the time to read the values. These are the values of all other ranks if the call reduces, or if every rank gets all
+  // values; otherwise one value.
   kByMailbox,
   // Without the plan: each rank does a share of the work by loads and stores in the memory of the other ranks
   // (decision 0012). Predicted time: two synchronizations of all ranks, and the time to load and store the bytes.
@@ -46,7 +46,7 @@ struct Candidate {
 
 struct Prediction {
   Candidate candidate{};
-  // predicted time of the same call with 8 bytes, or with all its bytes if it has fewer
+  // predicted time of the same call with 8 bytes, or with all its bytes if it has fewer; at most the total time
   double latency_us = 0;
   // the predicted time of the call with all its bytes, minus latency_us
   double bandwidth_us = 0;

@@ -1,6 +1,6 @@
-// The macro TUTTI_NCCL defines a function of nccl.h. Each function is defined once and exported under two names
-// (nccl... and pnccl...). The wrapper guarded() runs the body of a function that can throw, and catches its exceptions,
-// because the interface is one for C, and its callers do not expect exceptions.
+// The macro TUTTI_NCCL defines an exported function of NCCL's interface. Each function is defined once and exported
+// under two names (nccl... and pnccl...). The wrapper guarded() runs the body of a function that can throw, and catches
+// its exceptions, because the interface is one for C, and its callers do not expect exceptions.
 #pragma once
 
 #include <new>
@@ -20,8 +20,9 @@
 
 namespace tutti::nccl {
 
-// Runs the body of an exported function and returns its result. If the body throws, the exception becomes an error
-// code and a message for ncclGetLastError(): ncclSystemError for exhausted memory, ncclInternalError otherwise.
+// Runs the body of an exported function and returns its result. If the body throws, the exception becomes an error code
+// and a message for ncclGetLastError(): ncclSystemError for std::bad_alloc, ncclInternalError for another
+// std::exception. Any other exception ends the process.
 template <class Body>
 ncclResult_t guarded(Body&& body) noexcept {
   try {

@@ -32,7 +32,8 @@ BackgroundThreads& background_threads() {
   return the;
 }
 
-// The exit handler: aborts the communicators of all background threads and waits for the threads.
+// The exit handler: aborts the communicators of all background threads and waits for the threads, at most for
+// kExitWait. Does nothing in a forked child, or if another thread holds the mutex at that moment.
 void abort_all() {
   std::vector<CommPtr> comms;
   {

@@ -1,18 +1,20 @@
 // Comm: the object behind an ncclComm_t. It holds a Communicator and the state that NCCL's interface needs in
-// addition. A table contains all Comms that exist. Every handle is looked up in it, so that a handle that was
-// destroyed, or that never was a communicator, is an error and not a crash.
+// addition. A table contains the Comms with a valid handle. Every ncclComm_t is looked up in it, so that a handle that
+// was destroyed, or that never was a communicator, is an error and not a crash.
 //
 // Life cycle: created -> (the set-up job ends) ready or failed -> ... -> destroyed (removed from the table). Code that
-// uses a Comm holds a shared_ptr to it. A destroyed Comm is therefore freed when the last call that still uses it
-// returns.
+// uses a Comm holds a shared_ptr to it. A destroyed Comm is therefore freed when the last call or job that still uses
+// it has ended. (A forked child leaks the Comms of its parent process instead.)
 //
-// Jobs: an operation that may wait for other ranks (set-up, split, shrink, finalize, ...) is a job. A job of a blocking
-// communicator runs before the function returns, in the caller's thread. If a group has several such jobs, those
-// without a common communicator run at the same time, all but one in threads of their own. A job of a nonblocking
-// communicator runs in a background thread, and the caller uses ncclCommGetAsyncError() to find out when the job has
-// ended. A communicator runs one job at a time, and refuses calls while a job runs.
+// Jobs: an operation on a whole communicator that may wait for other ranks (set-up, split, shrink, finalize, ...) is a
+// job. Collectives, transfers and one-sided calls are not jobs. A job of a blocking communicator runs before the
+// function, or ncclGroupEnd(), returns, in the caller's thread. If a group has several such jobs, those without a
+// common communicator run at the same time, in several threads. A job of a nonblocking communicator runs in a
+// background thread, and the caller uses ncclCommGetAsyncError() to find out when the job has ended. A communicator
+// runs one job at a time. While a job runs, it refuses the calls that need a ready communicator (find_ready()).
 //
-// Threads: all functions may be called from any thread. `mutex` protects the members that change.
+// Threads: all functions may be called from any thread. `mutex` protects the members that change. After set-up, `rank`,
+// `ranks` and `communicator` no longer change, and are also read without the mutex.
 #pragma once
 
 #include <atomic>
@@ -57,11 +59,12 @@ enum class Phase : std::uint8_t {
   kFailed,     // set-up has failed; the phase never changes again; Comm::failure is the error
   kRevoked,    // stopped by ncclCommRevoke(); may be split, shrunk or destroyed
   kSuspended,  // between ncclCommSuspend() and ncclCommResume()
-  kFinalized,  // ncclCommFinalize() has ended; may only be destroyed
+  kFinalized,  // ncclCommFinalize() has ended; calls are refused
 };
 
 // The GPU of a rank: the one that was current in the thread that created the communicator, or the one that the program
-// passed to ncclCommInitAll(). A communicator that is made from another one has the same GPU.
+// passed to ncclCommInitAll() (without a list: device i for rank i). A communicator that is made from another one has
+// the same GPU.
 struct RankDevice {
   std::int32_t number = -1;                         // CUDA device number; -1: no GPU, host memory only
   std::shared_ptr<cuda::PrimaryContext> context{};  // null: no GPU; shared by the rank's communicators
@@ -70,7 +73,8 @@ struct RankDevice {
   // GPU. Errors: those of the CUDA driver.
   static Result<RankDevice> of(std::int32_t number);
   // The device of the current context of this thread. If the thread has no context, this is device 0, as in the CUDA
-  // runtime. Without a loaded CUDA driver, or without a device, the result is a RankDevice without a GPU.
+  // runtime. Without a loaded CUDA driver, or without a device, the result is a RankDevice without a GPU. Errors: those
+  // of the CUDA driver.
   static Result<RankDevice> of_this_thread();
 };
 
@@ -93,31 +97,34 @@ class Comm {
   std::int32_t rank;
   std::int32_t ranks;
   const RankDevice device;
-  const Settings settings;  // of this communicator; those that are made from it inherit them
+  const Settings settings;  // of this communicator; communicators made from it start from them
 
   std::mutex mutex;
   Phase phase = Phase::kCreating;
-  // Null while the set-up job runs, if set-up failed, and after a split in which this rank passed NCCL_SPLIT_NOCOLOR.
-  // Otherwise set once, when set-up succeeds, and never replaced.
+  // Null until the set-up job has ended, if set-up failed, and after a split in which this rank passed
+  // NCCL_SPLIT_NOCOLOR. Otherwise set once, when set-up succeeds, and never replaced.
   std::unique_ptr<Communicator> communicator;
   std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
-  // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), or
-  // of a call, if that error made the whole communicator or process unusable (ErrorScope).
+  // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), of
+  // a nonblocking communicator's job, or of a call whose error has a wider scope than the call (ErrorScope).
+  // ncclCommRevoke() removes it.
   std::optional<AsyncError> async_error;
-  int jobs_running = 0;  // jobs that have this Comm as Job::comm or Job::parent, and have not ended
+  int jobs_running = 0;  // jobs given to run_jobs() with this Comm as Job::comm or Job::parent that have not ended
   bool aborted = false;  // abort() was called
-  // The value true makes the set-up stop with an error. Shared with the set-up, which reads it.
+  // The value true makes a set-up by detail::create() stop with an error. Shared with the set-up, which reads it. A
+  // split or shrink does not read it.
   const std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>();
-  // Calls on host memory that a nonblocking communicator has not finished yet. Shared, because one Work can belong to
-  // a group of several communicators.
+  // Calls that run in the background: groups with a call on host memory and with a nonblocking communicator. state()
+  // removes the calls that have ended. Shared, because one Work can belong to a group of several communicators.
   std::vector<std::shared_ptr<Work>> pending;
   std::map<int, CustomOp> ops;  // the key is the ncclRedOp_t that ncclRedOpCreatePreMulSum() returned
   std::map<std::uintptr_t, Registration> registrations;  // the key is the handle that ncclCommRegister() returned
   std::uintptr_t last_registration = 0;
-  // Null until the first window is registered. Shared with the calls that use windows, because such a call may still
-  // run when another thread destroys the communicator.
+  // Null until the job of the first ncclCommWindowRegister() begins. Shared with the calls that use windows, because
+  // such a call may still run when another thread destroys the communicator.
   std::shared_ptr<Windows> windows;
-  // The id that ncclCommGetUniqueId() returned, until ncclCommGrow() uses it. Empty: no id is waiting to be used.
+  // The id that ncclCommGetUniqueId() returned, until the next ncclCommGrow() has ended. Empty: no id is waiting to be
+  // used.
   std::optional<UniqueId> growth;
 
   bool is_creating();
@@ -126,10 +133,11 @@ class Comm {
   ncclResult_t take(Result<std::unique_ptr<Communicator>> made);
   // Stores the error for ncclCommGetAsyncError(), unless an earlier one is stored already.
   void record_error(const Error& error);
-  // Aborts the operations of the communicator and of its windows. If set-up is in progress, stops the set-up instead.
+  // Aborts the operations of the communicator and of its windows. If set-up is in progress, stops it instead; a split
+  // or shrink is not stopped, but take() aborts its communicator.
   void abort();
-  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`. Never blocks: the
-  // progress threads make progress with these calls.
+  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`. Does not wait for
+  // calls in progress, because the progress threads carry them out.
   ncclResult_t state();
 
  private:
@@ -145,17 +153,18 @@ ncclComm_t add_to_table(const CommPtr& comm);
 void remove_from_table(const CommPtr& comm);
 
 // Looks up a handle. Errors: ncclInvalidArgument if it is null, was destroyed, or is not a communicator;
-// ncclInvalidUsage if the communicator belongs to the process from which this one was forked.
+// ncclInvalidUsage if the communicator belongs to a process from which this one was forked. In the last case *comm is
+// set all the same.
 ncclResult_t find(ncclComm_t handle, const char* function, CommPtr* comm);
 // As find(), and the communicator must be ready for calls. Further errors: ncclInvalidArgument if the communicator is
 // being set up or one of its jobs is in progress; the error of the set-up if that failed; ncclInvalidUsage if the
 // communicator is revoked, suspended or finalized.
 ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm);
 
-// If `comm` is being created, its creation has failed with `error`.
+// Marks the set-up of `comm` as failed with `error`. Does nothing if the set-up has ended already.
 void mark_failed(Comm& comm, const Error& error) noexcept;
 
-// Properties of a communicator for files that do not use Comm itself.
+// The properties of a communicator that do not change after its set-up.
 struct CommFacts {
   int rank = 0;
   int ranks = 0;
@@ -170,16 +179,18 @@ struct Job {
   // The communicator that the job changes or creates. Its setting `blocking` decides in which thread the job runs. If
   // several jobs must run one after the other (run_jobs()), the setting of the first one decides for all of them.
   CommPtr comm;
-  // Null, or the communicator from which `comm` is made. Calls on the parent are refused while the job runs.
+  // Null, or the communicator from which `comm` is made. While the job runs, calls that need a ready communicator are
+  // refused on the parent.
   CommPtr parent;
-  std::function<ncclResult_t()> body;  // called once, without a mutex held
+  std::function<ncclResult_t()> body;  // called at most once, without a mutex held
 };
 
 // Runs the jobs. Jobs of different communicators run at the same time; jobs that share a communicator (as Job::comm or
 // Job::parent) run in the order of the list. Waits for the jobs of blocking communicators, and returns the first error
 // of these. Jobs of nonblocking communicators continue in the background; the result is then ncclInProgress, unless
-// there was an error. If there is no memory, or a thread cannot be started, the jobs that need it do not run and the
-// result is ncclSystemError.
+// there was an error. If there is no memory, or a thread cannot be started, the jobs concerned do not run, and the
+// result is ncclSystemError unless another error came first. (If a thread for a blocking communicator cannot be
+// started, no job of a blocking communicator runs.)
 ncclResult_t run_jobs(std::vector<Job> jobs);
 
 }  // namespace tutti::nccl

@@ -81,14 +81,15 @@ ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, std::size_t offset, i
 
 // The three teams that contain the calling rank. World: all ranks of the communicator. Lsa: the ranks whose memory a
 // kernel of this rank can reach through the device API; because Tutti has no device API, this is the rank alone. Rail:
-// one rank of each Lsa team, which is therefore all ranks. If `comm` is not a communicator, the team has 0 ranks.
+// one rank of each Lsa team, which is therefore all ranks. If `comm` is not a communicator, or is being set up, the
+// team has 0 ranks.
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 ncclTeam_t ncclTeamRail(ncclComm_t comm);
 
 // Convert `rank`, the number of a member of `team`, to the member's rank in the communicator, or to its number in the
 // team of ncclTeamLsa(). The functions only calculate; they do not check that such a rank exists. They return -1 if
-// `comm` is not a communicator.
+// `comm` is not a communicator, or is being set up.
 int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank);
 int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 
@@ -105,8 +106,8 @@ ncclResult_t ncclGinOutboxCreateRequirement(int nBlocks, int size_log2, ncclGinO
 ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int nBlocks, int size_log2,
                                               ncclGinInboxA2AHandle* outHandle, ncclDevResourceRequirements* outReq);
 
-// The number of 8-byte slots for `maxElts` elements of `maxEltSize` bytes each, if each element begins in a new slot. 0
-// if one of the arguments is not positive.
+// The number of 8-byte slots for `maxElts` elements of `maxEltSize` bytes each, if each element begins in a new slot;
+// at most INT_MAX. 0 if one of the arguments is not positive.
 int ncclLLA2ACalcSlots(int maxElts, int maxEltSize);
 
 }  // extern "C"

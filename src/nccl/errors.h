@@ -2,8 +2,8 @@
 // returns for it.
 //
 // Each thread has its own last message. The last message of the whole process is kept as well: ncclGetLastError()
-// returns it in a thread that has had no error, for example in PyTorch's watchdog thread. All functions may be called
-// from any thread.
+// returns it in a thread that has no message of its own, for example in PyTorch's watchdog thread. All functions may be
+// called from any thread.
 #pragma once
 
 #include <string>
@@ -17,15 +17,15 @@ namespace tutti::nccl {
 // describes for users, in words, when each result is returned.
 ncclResult_t result_of(ErrorCode code);
 
-// Store the message as the last message of this thread and of the process, and return the result code.
+// fail() stores the message as the last message of this thread and of the process, and returns the result code.
 // fail_without_memory() is for exhausted memory: it returns ncclSystemError, allocates nothing, and stores its message
 // for this thread only.
 ncclResult_t fail(const Error& error);
 ncclResult_t fail(ncclResult_t result, std::string message);
 ncclResult_t fail_without_memory() noexcept;
 
-// The message for ncclGetLastError(): the last one of this thread or, if this thread has had no error, of the process.
-// Empty if the process has had no error. The pointer is valid until the same thread calls this function again.
+// The message for ncclGetLastError(): the last one of this thread or, if this thread has none, of the process. Empty if
+// neither has one. The pointer is valid until the same thread calls this function again or ends.
 const char* last_error();
 
 }  // namespace tutti::nccl

@@ -6,12 +6,12 @@
 
 namespace tutti::nccl {
 
-// The last step of a function that creates the communicator `made`. `result` is the result of run_job() for its set-up.
-// If this is an error, removes the Comm from the table and sets *comm to null. Returns in_group(result).
+// The last step of a function that creates the communicator `made` by a job. `result` is the result of run_job() for
+// this job. If `result` is an error, removes the Comm from the table and sets *comm to null. Returns `result`.
 ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t result);
 
 // Creates a unique id, and starts the rendezvous server at which the ranks of this id meet. Errors: those of
-// create_unique_id(), and of the search for a network interface.
+// detail::create_unique_id() (bootstrap/unique_id_parts.h).
 ncclResult_t make_id(const Settings& settings, ncclUniqueId* id);
 
 }  // namespace tutti::nccl

@@ -145,9 +145,9 @@ Result<Registration> register_if_useful(Communicator& communicator, void* data, 
     made.memory = *std::move(registered);
     return made;
   }
-  // The buffer is used without registration in two cases. kUnsupported (device memory): peers cannot map memory of this
-  // type, or the communicator has reached its limit of registrations. kInvalidArgument for host memory: it is already
-  // registered.
+  // The buffer is used without registration after two errors. kUnsupported (device memory): for example, peers cannot
+  // map memory of this type, it consists of too many allocations, or the communicator has reached its limit of
+  // registrations. kInvalidArgument for host memory: it is already registered, or not all of it is writable.
   const ErrorCode code = registered.error().code;
   if (code == ErrorCode::kUnsupported || (on_host && code == ErrorCode::kInvalidArgument)) return made;
   return registered.error();

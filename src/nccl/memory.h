@@ -13,16 +13,16 @@ namespace tutti::nccl {
 class Block;  // an allocation of ncclMemAlloc()
 
 // The registration of a buffer with a communicator. If ncclMemAlloc() allocated the buffer, the memory stays allocated
-// until the last Registration of it is destroyed, even if the program calls ncclMemFree() before.
+// until the last Registration with this `block` is destroyed, even if the program calls ncclMemFree() before.
 struct Registration {
-  std::shared_ptr<Block> block{};  // null: the memory was not allocated by ncclMemAlloc()
+  std::shared_ptr<Block> block{};  // null: not memory of ncclMemAlloc(), or device memory of ncclCommRegister()
   // Empty: the buffer is used without registration. Declared after `block`, so that the registration is released before
   // the memory is freed.
   Memory memory{};
 };
 
 // Whether `data` points to host memory, pageable or pinned (not to managed memory). Always true if the process has not
-// loaded a CUDA driver.
+// loaded a CUDA driver. False if the driver returns an error.
 bool is_host_memory(const void* data);
 
 // Copies `bytes` bytes from host memory to host or device memory. The copy has finished when the function returns.

@@ -20,8 +20,8 @@ void set_default(Settings& settings, const char* name, std::string value) {
   settings.defaults.emplace_back(name, std::move(value));
 }
 
-// Limits the number of thread blocks that a call uses on a GPU to the smaller of `most` and 64. (64 is the largest
-// value of TUTTI_DEVICE_BLOCKS.)
+// Sets the default of TUTTI_DEVICE_BLOCKS, which limits the number of thread blocks that a call uses on a GPU, to the
+// smaller of `most` and 64. (64 is the largest value of the variable.)
 void limit_blocks(Settings& settings, std::int32_t most) {
   set_default(settings, "TUTTI_DEVICE_BLOCKS", std::to_string(std::min(most, 64)));
 }
@@ -46,8 +46,9 @@ struct Range {
   int most;
 };
 
-// Checks the ranges of the integer fields, except trafficClass, of which every value is accepted. A field that the
-// program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always valid.
+// Checks the ranges of the integer fields, except trafficClass, of which every value is accepted, and that minCTAs is
+// not greater than maxCTAs. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always
+// valid.
 Status check_ranges(const ncclConfig_t& config) {
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},

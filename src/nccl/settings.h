@@ -22,13 +22,14 @@ struct Settings {
   std::array<Algorithm, 10> algorithms{};
 };
 
-// The settings that follow from the environment variables. Read once in a process, at the first call of this function.
+// The settings that follow from the environment variables. Created once in a process, at the first call of this
+// function.
 Result<const Settings*> environment_settings();
 
 // Returns `base`, changed by the fields of `config` that Tutti uses: `blocking` and `maxCTAs`. A null `config` changes
 // nothing. An environment variable takes precedence over the field of the same meaning. Errors (kInvalidArgument): a
-// config that was not initialised, or a field that is out of range, also if Tutti does not use that field.
-// (trafficClass has no range.)
+// config that was not initialised; an integer field that is out of range, even if Tutti does not use that field
+// (trafficClass has no range); minCTAs greater than maxCTAs.
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

@@ -17,8 +17,9 @@ bool on_device(const cuda::PointerInfo& info) {
   return info.kind == cuda::MemoryKind::kDevice || info.kind == cuda::MemoryKind::kManaged;
 }
 
-// Waits for the work in `stream`. Error (kUnsupported): the stream is being captured into a graph, so its work does not
-// run now and could not be waited for. `what` begins the error message, for example "a call on host memory".
+// Waits for the work in `stream`. Errors: kUnsupported if the stream is being captured into a graph, because its work
+// then does not run now and cannot be waited for; kDevice. `what` begins the message of kUnsupported, for example "a
+// call on host memory".
 Status wait_for(const cuda::Driver& driver, void* stream, const char* what) {
   auto capturing = cuda::CaptureStatus::kNone;
   TUTTI_TRY(

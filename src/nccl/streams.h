@@ -26,12 +26,14 @@ Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream);
 // Copies `bytes` bytes from host or device memory to host memory, after the work that is in `stream` now has finished.
 // (If the thread has no current context, host memory is copied at once.) The copy is complete when the function
 // returns. Errors: kInvalidArgument (device memory, but the thread has no current context), kUnsupported (the stream is
-// being captured into a graph), kDevice. `what` begins the error messages, for example "reading the data of a put".
+// being captured into a graph), kDevice. `what` describes the copy in some of the messages, for example "reading the
+// data of a put".
 Status read_in_stream(const char* what, const void* from, void* to, std::size_t bytes, void* stream);
 
-// All sends and receives of one group on one communicator use a single stream: the first one that the program passed
-// for them. If the program passed several streams, fork() makes the first stream wait for the others before the
-// transfers, and join() makes the others wait for the first stream after the transfers. Collectives are not affected.
+// All sends and receives of one group on device memory of one communicator use a single stream: the first one that the
+// program passed for them. If the program passed several streams, fork() makes the first stream wait for the others
+// before the transfers, and join() makes the others wait for the first stream after the transfers. Collectives are not
+// affected.
 class JoinedStreams {
  public:
   static Result<JoinedStreams> fork(std::span<const GroupCall> calls);

@@ -10,8 +10,8 @@ TUTTI_NCCL(ncclResult_t, GetVersion, int* version) {
     // Reads the environment without storing the settings, because programs ask for the version first and set variables
     // for their communicators afterwards. process_settings() must not read the environment before that.
     const auto settings = read_settings(process_environment(), this_machine());
-    // If a variable is invalid, the version is the default one; the function that creates a communicator reports the
-    // variable.
+    // If the settings cannot be read, for example because a variable is invalid, the version is the default one. The
+    // function that creates a communicator then reports the error.
     *version = settings.ok() ? settings->version : NCCL_VERSION_CODE;
     return ncclSuccess;
   });

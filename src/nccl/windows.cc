@@ -18,15 +18,16 @@ namespace {
 
 // How many times a wait checks its condition before it begins to sleep between checks, so that short waits stay short.
 constexpr int kChecksWithoutPause = 200;
-// A rank that waits for a signal checks for messages of other ranks only once in 16 checks, because usually the message
-// with the signal arrives first.
+// A rank that waits for a signal checks for messages of other ranks only once in this many checks, because usually the
+// message with the signal arrives first.
 constexpr int kChecksPerProbe = 16;
 constexpr int kMessagesPerProbe = 64;  // the most messages that a wait receives before it checks its condition again
 constexpr std::chrono::microseconds kShortestPause{20};
 constexpr std::chrono::microseconds kLongestPause{1000};
-// check_target() does not check a target again for this long after a check, because a check is a system call.
+// check_target() does not check a target again for this long after a check without an error, because a check can be a
+// system call.
 constexpr std::chrono::milliseconds kBetweenChecks{100};
-// How long check_target() waits for a certain answer at most.
+// How long check_target() waits at most for a certain answer. After this time the target counts as alive.
 constexpr std::chrono::seconds kLongestCheck{1};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
@@ -155,8 +156,9 @@ Status Windows::put(const Signal& to, ncclWindow_t window, std::uint64_t offset,
   return {};
 }
 
-// Returns an error if the process of the target has ended. Without this check only a later call would report the lost
-// process, because a put does not wait until its message is received.
+// Returns an error if a check finds that the process of the target has ended. Skips the check shortly after the last
+// one (kBetweenChecks). Without this check only a later call would report the lost process, because a put does not wait
+// until its message is received.
 Status Windows::check_target(Lock& lock, Communicator& channel, std::int32_t peer) {
   const auto start = std::chrono::steady_clock::now();
   const auto last = checked_at_.find(peer);

@@ -1,17 +1,17 @@
 // Windows: the memory windows of a communicator, and the one-sided calls on them.
 //
-// ncclCommWindowRegister() is collective, and a window has the same number on all ranks. Puts and signals are sent as
-// messages between the two ranks. The messages use a communicator of their own (the channel), so that they do not mix
-// with the program's sends and receives. A put copies its data, starts the message and returns. The target stores the
-// data while one of its threads is in a one-sided call that waits: for a signal of any rank, for capacity for a put of
-// its own, or for the end of its own puts when the communicator is finalized. This is enough, because NCCL only
-// promises that the data is visible after ncclWaitSignal().
+// ncclCommWindowRegister() is collective, and a window has the same number on all ranks. Puts and signals to other
+// ranks are sent as messages. The messages use a communicator of their own (the channel), so that they do not mix with
+// the program's sends and receives. A put to another rank copies its data, starts the message and returns; it may first
+// have to wait (see below). The target stores the data while one of its threads is in a one-sided call that waits: for
+// a signal of any rank, for capacity for a put of its own, or for the end of its own puts when the communicator is
+// finalized. This is enough, because NCCL only promises that the data is visible after ncclWaitSignal().
 //
-// Limits: a rank has at most kMostPuts puts and kMostBytes bytes of puts in flight. A further put waits until targets
-// have received enough of the earlier ones. While a put waits, it receives the puts of other ranks, so that ranks which
-// put to each other without waiting for signals do not block each other. If the target never enters a call that waits,
-// the put fails when the timeout of an earlier put ends. This happens if the target only computes, or if the thread
-// that waits would have to make the target's call as well.
+// Limits: a rank has at most kMostPuts puts and kMostBytes bytes of puts in flight (or a single larger put). A further
+// put waits until targets have received enough of the earlier ones. While a put waits, it receives the puts of other
+// ranks, so that ranks which put to each other without waiting for signals do not block each other. If the target never
+// enters a call that waits, the put fails when the timeout of an earlier put ends. This happens if the target only
+// computes, or if one thread makes the calls of both ranks, because the put blocks this thread.
 //
 // Threads: all functions may be called from any thread.
 #pragma once
@@ -46,7 +46,7 @@ struct Window {
   Registration registration{};
 };
 
-// Identifies a signal: the other rank, and the two numbers that the program chose.
+// Identifies a signal: its target (for a put) or its sender (for a wait), and the two numbers that the program chose.
 struct Signal {
   std::int32_t peer = 0;
   std::int32_t index = 0;
@@ -58,7 +58,7 @@ struct Signal {
 class Windows {
  public:
   // Limits for the puts of one rank that are in flight. A larger put is allowed, but only while no other is in flight.
-  // Payloads inside the header do not count as bytes.
+  // A payload inside the header does not count while its put is in flight, but it counts when the put is to start.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
   // Limited, because each operation in flight on the channel makes the progress of the others slower.
   static constexpr std::size_t kMostPuts = 1024;
@@ -72,30 +72,32 @@ class Windows {
   // every call. The caller must not run two calls of add() at the same time. If registration fails on one rank, all
   // ranks get an error.
   Result<ncclWindow_t> add(Communicator& parent, void* data, std::size_t bytes);
-  // Deregisters a window on this rank, without waiting for other ranks. If the window is device memory, all ranks must
-  // deregister it between the same two calls. Errors: kInvalidArgument if `handle` is not a window of this
-  // communicator.
+  // Deregisters a window on this rank, without waiting for other ranks. If the window is registered device memory, all
+  // ranks must deregister it at the same place in the order of their calls. Errors: kInvalidArgument if `handle` is not
+  // a window of this communicator.
   Status remove(ncclWindow_t handle);
   // The start of this rank's memory of the window. Errors: as remove().
   Result<std::byte*> data_of(ncclWindow_t handle);
 
   // Writes `bytes` bytes from `data` (host or device memory, read after the work that is in `stream` now) to `offset`
   // in the window of rank to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors:
-  // kInvalidArgument (the range is not inside that window); kPeerLost if check_target() finds that the process of the
-  // target has ended (not every put checks this); the error of an earlier put that failed after it had returned.
+  // kInvalidArgument (unknown window, or the range is not inside that window); kPeerLost if check_target() finds that
+  // the process of the target has ended (not every put checks this); the error of an earlier put that failed after it
+  // had returned; those of read_in_stream() (streams.h), and of messages on the channel.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Waits until `count` signals `from` (this peer, index and context) have arrived that no earlier wait() has consumed,
-  // and consumes them. If data of a put of that peer could not be stored, returns that error.
+  // and consumes them. If it has to wait, and data of a put of that peer could not be stored, returns that error.
   Status wait(const Signal& from, std::uint64_t count);
-  // Waits until all puts of this rank have been sent, and receives the puts of other ranks meanwhile. Then finalizes
-  // the communicator of the windows.
+  // Waits until all puts of this rank have ended, and receives the puts of other ranks meanwhile. Then finalizes the
+  // channel. Does not finalize it if a put has failed and no put() has returned its error yet (returns that error), or
+  // if the channel has failed (returns its error without waiting for the other puts).
   Status finish();
-  void abort();  // makes the functions above, which may be running in other threads, end with an error
+  void abort();  // aborts the channel: put(), wait() and finish() that wait in other threads end with an error
 
  private:
-  // The header of a message. All ranks of a job run the same build, so the layout needs no version. A payload of up to
-  // kInlineBytes bytes is part of the header, so that one message is enough instead of two.
+  // The header of a message. Set-up refuses ranks with another protocol version, so the layout needs no version of its
+  // own. A payload of up to kInlineBytes bytes is part of the header, so that one message is enough instead of two.
   static constexpr std::size_t kInlineBytes = 224;
   struct Header {
     // Number of the window that the payload goes into. 0: the message has no payload and is only a signal.
@@ -113,7 +115,7 @@ class Windows {
     std::vector<std::byte> payload;  // empty if the payload is in the header
     Work work;
   };
-  // Returns channel_; null if no window was registered yet.
+  // Returns channel_; null before the first add().
   std::shared_ptr<Communicator> channel();
   Result<Put> prepare(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
                       void* stream);
@@ -136,7 +138,8 @@ class Windows {
 
   const std::int32_t rank_;
   // Protects the members below up to channel_mutex_, except last_number_, which only add() uses, and the elements of
-  // headers_, which the receiving threads use. Not held during waits for peers.
+  // headers_, which the receiving threads use. Not held during waits for peers, except in Work::test() after a failed
+  // operation.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint32_t last_number_ = 0;  // number of the window that was registered last; 0: none
@@ -154,8 +157,8 @@ class Windows {
   // The first error of a put of this rank that failed after put() had returned. The next put() to another rank, or
   // finish(), returns the error and removes it. Empty: no such error.
   std::optional<Error> put_error_;
-  // By target: the time at which check_target() last ended without an error. Then there was no sign that the target's
-  // process has ended.
+  // By target: the time at which check_target() last ended without an error, because it saw no sign that the target's
+  // process had ended.
   std::map<std::int32_t, std::chrono::steady_clock::time_point> checked_at_;
   // Puts in flight, by target; puts to one target complete in the order of the deque. Declared before channel_, so that
   // the puts are destroyed after the channel, which may still read their memory.
@@ -164,7 +167,7 @@ class Windows {
   std::size_t bytes_in_flight_ = 0;
   // Held while operations are started on the channel, and while channel_ is read or set.
   std::mutex channel_mutex_;
-  // The communicator of the windows' messages. Null until the first window is registered. Shared with the calls that
+  // The communicator of the windows' messages. Null until the first add() has created it. Shared with the calls that
   // use it.
   std::shared_ptr<Communicator> channel_;
 };

@@ -15,8 +15,9 @@ namespace tutti {
 // plan must be valid (see verify()).
 Plan canonical(const Plan& plan);
 
-// Returns a hash of all fields of a plan. Pass a canonical plan: equivalent plans that are not canonical can have
-// different hashes. Never returns 0, so that 0 can stand for "no plan".
+// Returns a hash of a canonical plan. It covers all fields except the reserved ones and Step::list_begin, which follows
+// from the other fields of a canonical plan. Equivalent plans that are not canonical can have different hashes. Never
+// returns 0, so that 0 can stand for "no plan".
 std::uint32_t digest(const Plan& plan);
 
 }  // namespace tutti

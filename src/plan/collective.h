@@ -45,8 +45,8 @@ struct Blocks {
 
   bool operator==(const Blocks&) const = default;
 };
-// input_blocks() and output_blocks() are inline, because every call needs them, and the shortest calls take less than a
-// microsecond.
+// input_blocks() and output_blocks() are inline, because almost every collective call needs them, and the shortest
+// calls take less than a microsecond.
 inline Blocks input_blocks(const Collective& collective, std::uint32_t rank) {
   const CollectiveRow& row = row_of(collective.kind);
   if (row.root == RootHas::kTheInput && rank != collective.root) return {};

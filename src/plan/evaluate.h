@@ -1,6 +1,6 @@
-// The evaluator: runs the steps of one channel of a plan. A *domain* is a class that defines the values on which
-// the steps operate, and decides when a step can run. Because the evaluator is a template over the domain, the
-// same code runs plans on sets of ranks (plan/verify), bytes (src/executor), message lengths
+// The evaluator: runs the steps of one channel of a plan. A *domain* is a class that defines the values on which the
+// steps operate, and decides when a step can run. Because the evaluator is a template over the domain, the same code
+// runs plans on, for example, sets of ranks (plan/verify), bytes (src/executor), message lengths
 // (plan/formats/operations.cc) and times (the pictures of tools/plan/svg.cc).
 //
 // A domain has these functions. The first three report whether a step can run, and apply() runs it:

@@ -1,5 +1,5 @@
-// Layout: the position of each chunk of a plan in the buffers of one call. For calls that run a plan on the host,
-// this is the only code that converts blocks, counts and displacements to offsets. A Layout depends only on its
+// Layout: the position of each chunk of a plan in the buffers of one call. When a plan runs on the host, its steps get
+// all positions from a Layout, which converts blocks, counts and displacements to offsets. A Layout depends only on its
 // constructor's arguments, so the ranks of a call agree on the number and the lengths of all chunks without
 // communication. See collective.h for blocks and chunks, and tiling.h for the division of a block into chunks.
 #pragma once

@@ -105,8 +105,8 @@ struct After {
 };
 static_assert(sizeof(After) == 12 && alignof(After) == 4);
 
-// A sequential program of one rank. The channels of a rank run independently of each other, except for the waits
-// in `after`. On a GPU, one or more thread blocks run a channel, each of them on its own part of the elements.
+// A sequential program of one rank. The channels of a rank run independently of each other, except for the waits in
+// `after`. On a GPU, one or more thread blocks run a channel, each of them for its own tiles.
 struct Channel {
   std::vector<Step> steps;
   std::vector<Port> ports;
@@ -122,9 +122,10 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// The part of a plan that one rank runs. A rank does not build the whole Plan. It builds its own RankPlan, and
-// those of the peers with which it exchanges messages if it needs to know the steps at the other end
-// (plan/windows.h, plan/replies.h).
+// The part of a plan that one rank runs. To run a built-in algorithm, a rank does not need the whole Plan. It builds
+// its own RankPlan, and those of the peers with which it exchanges messages if it needs to know the steps at the other
+// end (plan/windows.h, plan/replies.h). The RankPlans of all ranks are built for the proof (VerifiedPlanCache), and for
+// calls on GPUs in rounds (DeviceRounds).
 struct RankPlan {
   std::vector<Channel> channels;
 
@@ -157,8 +158,8 @@ struct PlanShape {
   bool operator==(const PlanShape&) const = default;
 };
 
-// A whole plan, with the RankPlans of all ranks, indexed by rank. Needed for plans of users (UserPlan), tools,
-// tests and the verifier. Calls with the built-in algorithms use a Generator and single RankPlans instead.
+// A whole plan, with the RankPlans of all ranks, indexed by rank. Needed for plans of users (UserPlan), tools, tests
+// and the verifier. Calls with the built-in algorithms run from a Generator and single RankPlans instead.
 struct Plan {
   PlanShape shape;
   std::vector<RankPlan> ranks;

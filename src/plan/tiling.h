@@ -1,11 +1,11 @@
 // Tiling: divides one block of a call's buffer into tiles and chunks. A tiling depends only on the arguments of
 // its constructor, so all ranks of a call compute the same one.
 //
-// A block of `count` elements is divided into as few tiles as possible, and each tile into `chunks` chunks of
-// nearly equal length. Except at the end of the block, lengths are multiples of an alignment unit: the largest
-// number of whole elements that fits into 64 bytes, but at least one element. The chunks of one tile differ by at
-// most one alignment unit. All tiles are equally long, except that the last tile may be shorter, and its last
-// chunks may be empty. No chunk is longer than `max_chunk_bytes`.
+// A block of `count` elements is divided into as few tiles as possible, and each tile into `chunks` chunks of nearly
+// equal length. Except at the end of the block, lengths are multiples of an alignment unit: the largest number of whole
+// elements that fits into 64 bytes, but at least one element. The chunks of one tile differ by at most one alignment
+// unit, before the last chunk with data is cut off at the end of the block. All tiles are equally long, except that the
+// last tile may be shorter, and its last chunks may be empty. No chunk is longer than `max_chunk_bytes`.
 #pragma once
 
 #include <cstddef>

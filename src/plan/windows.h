@@ -12,9 +12,10 @@
 //   push     The receiver's step only stores this one value to its output (and perhaps forwards it). During its own
 //            step, the sender writes the value directly into the receiver's sink, after the receiver has entered the
 //            same call. The receiver then does not write, and forwards from its sink.
-//   slot     All other messages are copied through a slot of the connection, as all messages are without windows.
+//   slot     All other messages go through a slot of the connection, as all messages do without windows.
 //
-// In the enumeration Carrier, publish is kPublished, push is kDelivered, and slot is kSlot.
+// In the enumeration Carrier, publish is kPublished, push is kDelivered, and slot is kSlot. (For kReplied see
+// replies.h.)
 //
 // Scratch memory belongs to one rank and is never mapped by another. So it is neither published nor a target of a
 // push.

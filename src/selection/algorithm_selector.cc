@@ -1,7 +1,8 @@
 // The rules of thumb weigh the number of rounds against the number of bytes, and are deliberately simple. Short
-// calls use algorithms with few rounds. Long calls use algorithms that send no byte twice. Within one machine every
-// rank can access every other rank's memory, so the direct algorithms are best unless there are too many ranks. The
-// numbers were measured on two cores (docs/results), unless the comment says otherwise.
+// calls use algorithms with few rounds. Long calls use algorithms in which each rank sends few bytes. Within one
+// machine every rank can usually access every other rank's memory, so the direct algorithms are best unless there are
+// too many ranks. Most comments state whether a number was measured (on two cores, unless the comment names a GPU;
+// docs/results) or estimated.
 #include "selection/algorithm_selector.h"
 
 #include <fmt/format.h>
@@ -16,13 +17,16 @@
 namespace tutti::detail {
 namespace {
 
-// Up to this size every rank adds all inputs itself, which takes one exchange of messages instead of two. Measured.
+// Up to this size, in an all_reduce on one machine, every rank adds all inputs itself (one_shot), which takes one
+// exchange of messages instead of two. Measured.
 constexpr std::uint64_t kOneShotBytes = 8 * 1024;
-// The same if GPUs carry the call out. Their steps take long: 4.8 us on one H100. There one_shot was faster at this
-// size, the longest that was measured, for 2, 4 and 8 ranks on that GPU (docs/results/2026-11-26-gpu.md).
+// The limit for one_shot if one GPU carries the call out. A step of a GPU takes long: 4.8 us on one H100. There
+// one_shot with the protocol simple was faster at this size, the longest that was measured, for 2, 4 and 8 ranks on
+// that GPU (docs/results/2026-11-26-gpu.md).
 constexpr std::uint64_t kOneGpuOneShotBytes = 256 * 1024;
-// With several GPUs every rank reads the inputs of all others over its link, so the limit depends on the link. Estimate
-// for 8 GPUs: 140 KiB with NVLink (300 GB/s), 23 KiB with PCIe (25 GB/s).
+// The limit for one_shot if several GPUs carry the call out. Every rank then reads the inputs of all others over its
+// link, so the limit depends on the link. Estimate for 8 GPUs: 140 KiB with NVLink (300 GB/s), 23 KiB with PCIe (25
+// GB/s).
 constexpr std::uint64_t kSeveralGpusOneShotBytes = 32 * 1024;
 // Up to this size the cost of a message between machines is mainly its latency. Estimate: 10 us at 1 to 10 GB/s.
 constexpr std::uint64_t kShortBytes = 32 * 1024;
@@ -32,10 +36,11 @@ constexpr std::uint64_t kLatencyBytes = 8 * 1024;
 // With more ranks than this, most rules avoid the direct algorithms, because every rank would have to exchange data
 // with too many others.
 constexpr std::uint32_t kManyRanks = 256;
-// Up to this number of ranks, one rank sends to all others in turn. With more, forwarding is faster. Estimate.
+// Up to this number of ranks, one rank sends to all others in turn. With more, most rules for several machines use
+// algorithms that forward the data, which is faster then. Estimate.
 constexpr std::uint32_t kFewRanks = 16;
-// If a block of an all_to_all is at most this long, forwarding the data log p times is faster than sending p messages,
-// for p ranks. Estimate.
+// If a block of an all_to_all between machines is at most this long, forwarding the data log p times is faster than
+// sending p messages, for p > kFewRanks ranks. Estimate.
 constexpr std::uint64_t kBruckBytes = 256;
 
 std::uint64_t one_shot_bytes(GpuUse gpus) {
@@ -51,7 +56,7 @@ std::uint64_t one_shot_bytes(GpuUse gpus) {
 struct CallFacts {
   std::uint32_t ranks;
   std::uint64_t bytes;
-  bool one_shot;  // the call is so short that every rank adds all inputs itself
+  bool one_shot;  // the call is at most one_shot_bytes() long
   bool machines;  // the ranks are on several machines
   bool shared;    // some machine has several ranks
   bool memory;    // ranks of one machine share memory
@@ -78,9 +83,9 @@ Algorithm choose_broadcast(const CallFacts& s) {
 
 Algorithm choose_reduce(const CallFacts& s) {
   if (s.is_short()) return s.ranks <= kFewRanks ? Algorithm::kDirect : Algorithm::kBinomial;
-  // kDirect: if the buffers are registered, all ranks add a part each, which is up to eleven times faster than trees.
-  // If the buffers are not registered, all messages go to the root, which is up to twice as slow as trees. A rank does
-  // not know here whether the buffers of the other ranks are registered. Measured.
+  // kDirect: if the ranks can access each other's buffers (for example registered ones), all ranks add a part each,
+  // which is up to eleven times faster than trees. Otherwise all messages go to the root, which is up to twice as slow
+  // as trees. A rank does not know here whether the buffers of the other ranks are registered. Measured.
   if (s.memory && !s.machines && !s.many()) return Algorithm::kDirect;
   return s.many() ? Algorithm::kDoubleTree : Algorithm::kRing;
 }

@@ -23,7 +23,7 @@
 
 namespace tutti::detail {
 
-// Where GPUs carry a call out, if they do.
+// The GPUs that carry a call out: none, because the host does; one, which all ranks share; or several.
 enum class GpuUse : std::uint8_t { kNone, kOneGpu, kSeveralGpus };
 
 // The properties of a call that the selection depends on.
@@ -48,8 +48,8 @@ struct SelectorOptions {
   std::shared_ptr<const Tuning> tuning{};
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
-  // Environment::cores: the number of cores of rank 0's machine. 0 if it is unknown; the selector then assumes that
-  // each rank has a core of its own.
+  // Environment::cores: the number of cores on which the ranks of rank 0's machine may run. 0 if it is unknown; the
+  // selector then assumes that each rank has a core of its own.
   std::uint32_t cores = 0;
   bool memory = true;
   bool mailboxes = false;
@@ -83,24 +83,25 @@ class AlgorithmSelector {
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
     std::string reason{};                   // text for people: why this algorithm was selected
-    std::vector<Prediction> predictions{};  // the fastest first; empty if there is no tuner
+    std::vector<Prediction> predictions{};  // the fastest first; empty if there are none
   };
 
   // Selects the algorithm of a call. Only one thread at a time may call this. query.memory is ignored, because the
-  // communicator's setting is used. The root does not affect the result. The first call for a collective type and a
-  // power of two of bytes may run the tuner. Later calls look the result up in a table.
+  // communicator's setting is used. The root does not affect the result. If the tuner decides, the first call for a
+  // collective type and a power of two of bytes may run it, and later calls look the result up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
-  // The next power of two, for which choose() makes a selection: all calls between two powers of two get the same
-  // one, unless a rule of TUTTI_TUNE applies.
+  // The next power of two, but at most 2^48. If the tuner decides, choose() makes one selection for all numbers of
+  // bytes with the same result, unless a rule of TUTTI_TUNE applies.
   static std::uint64_t rounded_up_bytes(std::uint64_t bytes);
-  // Makes the selection that choose() makes for a call on host memory, and returns it with all predictions. Slow,
-  // because it runs the tuner.
+  // Makes the selection that choose() makes for a call on host memory, and returns it with all predictions. Slow if
+  // there is a tuner, because it runs the tuner.
   Decision explain(Collective collective, SelectionQuery query);
   // Returns the predicted time in microseconds, or nothing if the tuner cannot predict it. The result of a
   // simulation is stored, and is used again for calls with the same collective, algorithm, execution method, chunk size
   // and number of bytes. The root does not affect the result.
   std::optional<double> predict(const Collective& collective, const SelectionQuery& query, Selection selection);
-  // Number of predictions that were simulated so far. Tests use it to check that stored results are used.
+  // How often predict() has asked the tuner so far, because no result was stored. choose() and explain() do not count.
+  // Tests use it to check that stored results are used.
   std::uint64_t simulated() const { return simulated_; }
 
  private:

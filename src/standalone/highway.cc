@@ -8,8 +8,8 @@ namespace hwy {
 
 int64_t SupportedTargets() { return tutti::kernels::supported_targets(); }
 
-// The instruction set that Highway has chosen for this process. It is a global variable, because Highway's own
-// functions access it in this way.
+// The instruction set that Highway has chosen for this process. It is one variable for the whole process, because
+// Highway's own functions access it through this function.
 ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;

@@ -1,6 +1,7 @@
 // Functions that write result files and read input files. A regular file is replaced as a whole, so that other
-// processes never see a half-written one, and every failure is reported. Reading has a size limit. If a path is a
-// pipe, the functions wait at most kPipeWait for a process at its other end (or, when they read, for its data).
+// processes do not see a half-written one. Reading has a size limit. If a path is a named pipe, writing waits at most
+// kPipeWait for a process that opens the pipe to read, and then without limit until that process has read enough.
+// Reading a pipe or device waits at most kPipeWait for each further piece of data.
 #pragma once
 
 #include <chrono>
@@ -18,11 +19,11 @@ inline constexpr std::chrono::milliseconds kPipeWait{5000};
 // and not when they write the result. Errors: kSystem.
 Status check_writable(const std::string& path);
 
-// Writes `text` to a file. If this fails, the old content remains: the text is written to a temporary file in the same
-// folder, which is synced and then renamed. A symbolic link remains a link, and its target is replaced. If the path is
-// not a regular file (a pipe, a device) or is a file that is open in a process (/dev/stdout), the text is appended to
-// it directly. For a named pipe the function waits for a reader. Block devices are refused, because a typing error
-// could destroy the data of a disk. Errors: kSystem.
+// Writes `text` to a file. If this fails, the old content of a regular file remains: the text is written to a temporary
+// file in the same folder, which is synced and then renamed. A symbolic link remains a link, and its target is
+// replaced. If the path is not a regular file (a pipe, a device) or leads to /proc/ (for example /dev/stdout), the text
+// is appended to it directly. For a named pipe the function waits for a reader. Block devices are refused, because a
+// typing error could destroy the data of a disk. Errors: kSystem.
 Status write_file(const std::string& path, const std::string& text);
 
 // Reads a file, a pipe or a device up to its end, but at most `most_bytes` bytes; the rest of a longer file is ignored.

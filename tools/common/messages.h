@@ -1,5 +1,5 @@
-// The messages for errors that several commands can have. The same error has the same text and the same exit status in
-// every command. All functions may be called from any thread.
+// The messages for errors that several commands can have, so that the same error has the same text and the same exit
+// status in these commands. All functions may be called from any thread.
 //
 //  error                           text                                                             exit status
 //  an unknown word                 --op: "smu" is not one of sum, prod, max; did you mean sum?       2
@@ -31,8 +31,8 @@ std::string not_a_number(std::string_view word);
 // The permitted range is `least` to `most`. If `most` is empty, there is no upper limit.
 std::string not_a_number(std::string_view word, double least, std::optional<double> most);
 
-// Returns an error of the command line (kInvalidArgument) with the message "NAME: TEXT". `name` is that of an option,
-// for example "--op", and `text` comes from one of the functions above.
+// Returns an error of the command line (kInvalidArgument) with the message "NAME: TEXT". `name` is that of an option or
+// argument, for example "--op", and `text` usually comes from one of the functions above.
 Error wrong_option(std::string_view name, std::string_view text);
 
 // Errors of files (kSystem). `error_number` is the value of errno.
@@ -45,15 +45,15 @@ Error wrong_content(std::string message);
 
 // If a TUTTI_* variable of this process is unknown or has an invalid value, prints an error message of `command` to
 // stderr and returns the exit status kExitUsage. Otherwise returns nothing. `tutti perf` and `tutti train` call this
-// before they start ranks, because otherwise each rank would print the error. main.cc calls it for most other commands,
-// because no communicator in their process would report the error.
+// before they start ranks, because otherwise each rank would print the error. main.cc calls it for the other commands
+// except `run`, because usually no communicator in their process would report the error.
 std::optional<int> report_environment(std::string_view command);
 
 // report_usage() and report() print to stderr why `command` fails, and return its exit status. report_usage() is for
 // errors of the command line: it also refers to --help, and returns kExitUsage.
 int report_usage(std::string_view command, std::string_view message);
-// Passes errors with the codes kInvalidArgument and kUnsupported to report_usage(). For all others it returns
-// kExitFailure.
+// Passes errors with the codes kInvalidArgument and kUnsupported to report_usage(). For all others, prints only the
+// message and returns kExitFailure.
 int report(std::string_view command, const Error& error);
 
 }  // namespace tutti::tool

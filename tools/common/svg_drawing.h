@@ -38,7 +38,7 @@ class SvgDrawing {
   void area(std::string_view path_data, std::string_view fill);
   void box(double x, double y, double width, double height, const SvgBox& box);
   void circle(double x, double y, double radius, std::string_view fill);
-  // `y` is that of the baseline. Empty text is not drawn.
+  // `y` is the coordinate of the baseline. Empty text is not drawn.
   void text(double x, double y, std::string_view words, const SvgFont& font);
 
   // The whole image, with a white background.
@@ -48,15 +48,15 @@ class SvgDrawing {
   std::string body_;
 };
 
-// Escapes text for use in an XML element: the special characters of XML are replaced, and control characters become
+// Escapes text for use in an XML element: the characters & < > and " are replaced, and control characters become
 // spaces.
 std::string escaped(std::string_view text);
 
 // The number of characters of a UTF-8 text.
 std::size_t letter_count(std::string_view text);
 
-// Returns the text, shortened to at most `letters` characters (at least 2). If the text is shortened, it ends with two
-// dots.
+// Returns the text, shortened to at most `letters` characters (2 if `letters` is less). If the text is shortened, it
+// ends with two dots.
 std::string shorten(const std::string& text, std::size_t letters);
 
 }  // namespace tutti::tool

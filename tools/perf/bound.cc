@@ -61,7 +61,8 @@ bool pin_to(int cpu) {
 }
 
 // `ranks` buffers of `bytes` bytes next to each other in one shared mapping, in huge pages if the system provides them.
-// valid() returns false if the buffers need more than half of the available memory, or if the mapping failed.
+// valid() returns false if the buffers need more than half of the available memory, or if the shared memory could not
+// be created or mapped.
 class SharedBuffers {
  public:
   SharedBuffers(std::int32_t ranks, std::uint64_t bytes)
@@ -129,7 +130,7 @@ class Passes {
         threads_(threads),
         barrier_(threads) {
     for (std::int32_t rank = 0; rank < ranks; ++rank) buffers_.push_back(buffers.buffer(rank));
-    // A single rank has nothing to reduce. Its limit is the time to copy from one buffer to another.
+    // A single rank has nothing to reduce. Its bound is the time to copy from one buffer to another.
     if (ranks == 1) buffers_.push_back(buffers.buffer(1));
     sources_ = ranks == 1 ? 1 : buffers_.size();
   }

@@ -3,10 +3,11 @@
 // explains how to read it.
 //
 // The measurement uses P buffers in shared memory, one for each of the P ranks. min(cores, P) threads, each pinned to a
-// core of its own, each sum their share of all P buffers and store the result to all P buffers. For each byte of the
+// core of its own, each reduce their share of all P buffers and store the result to all P buffers. For each byte of the
 // message, these are P bytes of loads and P bytes of stores. Before and after each pass over the message, the threads
-// spin at a barrier. No data is copied elsewhere, and no thread sleeps. If there are more ranks than cores, a real job
-// must also switch each core between ranks; the time of a switch is measured separately and added.
+// spin at a barrier. No data is copied elsewhere, and no thread sleeps. With one rank, one thread copies one buffer to
+// another instead. If there are more ranks than cores, a real job must also switch each core between ranks; the time of
+// a switch is measured separately and added.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +26,16 @@ class BoundMeter {
   explicit BoundMeter(std::int32_t ranks);
 
   // Returns the bound of an all-reduce of `count` elements in microseconds: the minimum of several repetitions, which
-  // together take about 20 ms, or a few passes over the message if one pass takes longer than that. Returns nothing if
-  // the buffers need more than half of the memory that is available now or cannot be mapped, if there are more ranks
-  // than a reduction kernel has sources, or if `count` is 0. Starts threads, and blocks until they have ended.
+  // together take about 20 ms, or longer if one pass over the message takes longer than kRepetitionUs (bound.cc).
+  // Returns nothing if the buffers need more than half of the memory that is available now or cannot be created, if
+  // there are more ranks than a reduction kernel can have sources (kernels::kMaxSources), or if `count` is 0. Starts
+  // threads, and blocks until they have ended.
   std::optional<double> measure_us(DataType type, ReduceOp op, std::uint64_t count);
 
  private:
   std::int32_t ranks_;
   int cores_;
-  std::optional<double> switch_us_;  // result of measure_switch_us(); empty until it is first needed
+  std::optional<double> switch_us_;  // result of measure_switch_us(); empty: not needed yet, or failed
 };
 
 // Measures the time of a switch between two threads of one core: the microseconds from the sched_yield() of one thread

@@ -20,7 +20,7 @@ namespace tutti::tool {
 class PerfDevice {
  public:
   // Opens the GPU with the CUDA device number `device`. Errors: kUnsupported (no driver or no GPU), and those of calls
-  // to the CUDA driver (kDevice).
+  // to the CUDA driver (mostly kDevice).
   static Result<std::unique_ptr<PerfDevice>> open(int device);
   ~PerfDevice();
 
@@ -28,8 +28,8 @@ class PerfDevice {
   cuda::CUstream stream() const { return stream_->handle(); }
   Status synchronize() const { return stream_->synchronize(); }
 
-  // stop_timer() waits for the work in the stream, and returns the time in microseconds that the GPU needed for the
-  // work that was enqueued since start_timer().
+  // stop_timer() waits for the work in the stream, and returns the microseconds between two events in the stream: one
+  // from start_timer() and one from stop_timer(). Time in which the GPU waits for work in between counts.
   Status start_timer();
   Result<double> stop_timer();
 

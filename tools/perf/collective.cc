@@ -11,7 +11,7 @@ namespace {
 
 using Kind = CollectiveKind;
 
-constexpr std::string_view kSendReceiveName = "send_recv";  // as in nccl-tests
+constexpr std::string_view kSendReceiveName = "send_recv";  // sendrecv in nccl-tests
 constexpr std::string_view kPingPongName = "ping_pong";
 constexpr std::string_view kOneWayName = "one_way";
 

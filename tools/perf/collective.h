@@ -1,6 +1,6 @@
 // The operations that `tutti perf` can measure, and for each operation one rank's part of a call: the lengths of the
 // rank's buffers, the positions of input and output in an in-place call, and the elements that must be in the output.
-// docs/run.md has the same information as a table. All functions are pure and may be called from any thread.
+// docs/run.md has a table of the lengths. All functions are pure and may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -47,11 +47,12 @@ bool has_buffers(const PerfCollective& collective);  // false only for the barri
 // buffer, the smaller inside the larger. False for the barrier, for sends and receives, and for all_to_all_v.
 bool has_in_place(const PerfCollective& collective);
 // Whether the operation consists of sends and receives between pairs of ranks, without a plan (send_recv, all_to_all_v
-// and others). kDirect is then the only algorithm that --algorithm allows.
+// and others). Besides auto, kDirect is then the only algorithm that --algorithm allows.
 bool is_exchange(const PerfCollective& collective);
 
-// The ratio busbw / algbw, as nccl-tests define it: how many times the length of the message must cross the link of
-// each rank, or of the root. For example 2 (p - 1) / p for an all_reduce of p ranks. 0 for the barrier.
+// The ratio busbw / algbw, as nccl-tests define it (for a v-variant, the ratio of its form with equal blocks): how many
+// times the length of the message must cross the link of each rank, or of the root. For example 2 (p - 1) / p for an
+// all_reduce of p ranks. 0 for the barrier.
 double busbw_factor(const PerfCollective& collective, std::int32_t ranks);
 
 // The length of the largest message that has at most `bytes` bytes, in elements. The length of a message is the length
@@ -64,8 +65,8 @@ std::uint64_t message_elements(const PerfCollective& collective, std::int32_t ra
 // otherwise of the whole message.
 std::uint64_t shown_count(const PerfCollective& collective, std::int32_t ranks, std::uint64_t elements);
 
-// A contiguous part of an output, and the position of the same elements in the input of the rank from which they come.
-// All positions and lengths are in elements.
+// A contiguous part of an output, and the position of the same elements in the input of the rank from which they come
+// (of a reduction: in all ranks' inputs). All positions and lengths are in elements.
 struct ExpectedBlock {
   static constexpr std::int32_t kAllRanks = -1;  // value of `from` for a reduction of all ranks' inputs
   std::int32_t from = kAllRanks;
@@ -78,10 +79,10 @@ struct ExpectedBlock {
 
 // One rank's part of a call. Positions and lengths are in elements.
 struct RankCall {
-  std::uint64_t count = 0;                 // the same as CollectiveCall::count
+  std::uint64_t count = 0;                 // the argument `count` of the call; a v-variant may ignore it
   std::vector<std::size_t> input_counts;   // as in CollectiveCall, for v-variants; empty if not used
   std::vector<std::size_t> output_counts;  // as in CollectiveCall, for v-variants; empty if not used
-  std::uint64_t input_elements = 0;        // 0: this rank has no input and passes null
+  std::uint64_t input_elements = 0;        // 0: this rank has no input, or an empty one, and passes null
   std::uint64_t output_elements = 0;
   std::uint64_t in_place_input_at = 0;   // start of the input in the common buffer of an in-place call
   std::uint64_t in_place_output_at = 0;  // start of the output in the common buffer of an in-place call
@@ -93,8 +94,8 @@ struct RankCall {
 RankCall make_rank_call(const PerfCollective& collective, std::int32_t rank, std::int32_t ranks, std::int32_t root,
                         std::uint64_t elements);
 
-// The lengths of the `parts` blocks of a v-variant, in elements; their sum is `total`. Later blocks are longer: block r
-// has about 2 (r + 1) / (parts + 1) times the mean length.
+// The lengths of the `parts` blocks of a v-variant, in elements; their sum is `total`. Apart from rounding, later
+// blocks are longer: block r has about 2 (r + 1) / (parts + 1) times the mean length.
 std::vector<std::size_t> unequal_counts(std::uint64_t total, std::int32_t parts);
 
 }  // namespace tutti::tool

@@ -1,5 +1,6 @@
-// The command runs in one of three modes: as one rank of a job (if the variables of a launcher are set), as the
-// launcher that starts copies of this program as ranks, or as one process in which all ranks are threads.
+// The command runs in one of three modes: as one rank of a job (if the variables of a launcher are set; find_job() has
+// the exceptions), as the launcher that starts copies of this program as ranks, or as one process in which all ranks
+// are threads.
 #include "tools/perf/command.h"
 
 #include <errno.h>
@@ -84,11 +85,11 @@ Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& opt
   return wrong;
 }
 
-// Runs one rank, and prints its error if there is one. Returns true if the rank had no error and no element of any rank
-// was wrong.
+// Runs one rank, and prints its error if there is one. An error that all ranks have in the same way is printed by rank
+// 0 only. Returns true if the rank had no error and no element of any rank was wrong.
 bool run_rank(Communicator& communicator, const PerfOptions& options) {
-  // All ranks have the same options and get the same answer. run_perf() makes the same check earlier if it knows the
-  // number of ranks.
+  // All ranks must have the same options, and then get the same answer. run_perf() makes the same check earlier if it
+  // knows the number of ranks.
   if (const Status fits = check_ranks(options, communicator.size()); !fits) {
     if (communicator.rank() == 0) print_error(-1, fits.error());
     return false;
@@ -142,7 +143,8 @@ int run_as_threads(const PerfOptions& options) {
     threads.add([&, rank] {
       succeeded[rank] = run_rank(*(*ranks)[rank], options) ? 1 : 0;
       // If this rank had an error, abort() ends the calls in which other ranks wait for it. If elements were wrong, all
-      // ranks know the number after their last collective, so abort() does not disturb any rank.
+      // ranks get their number from the last all-reduce. A rank that is still in that all-reduce may then fail with
+      // kAborted; the exit status is kExitFailure in both cases.
       if (succeeded[rank] == 0) (*ranks)[rank]->abort();
     });
   }

@@ -1,5 +1,5 @@
 // The command `tutti perf`, which measures and checks a collective. docs/run.md describes the columns of its table,
-// docs/perf-json.md the file format.
+// docs/perf-json.md the formats of the JSON and CSV files.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -12,7 +12,7 @@ namespace {
 
 // For products of floating-point types: at each index, at most this many ranks have a factor other than 1.
 constexpr int kMaxFactors = 8;
-// Largest factor of kPreMulSum for floating types.
+// Largest magnitude of a factor of kPreMulSum for floating-point types.
 constexpr std::int32_t kMaxScale = 3;
 
 // A hash of the value: the finishing function of the generator SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
@@ -25,7 +25,7 @@ constexpr std::uint64_t mix(std::uint64_t value) {
 }
 
 // Returns the largest number b such that the floating-point type represents all integers from 0 to 2^b exactly. For
-// integer types the result has no meaning and is not used.
+// integer types the result has no meaning and no effect.
 int significand_bits(DataType type) {
   switch (type) {
     case DataType::kFloat8E5M2: return 3;
@@ -79,7 +79,8 @@ bool is_unsigned(DataType type) {
   return type == DataType::kUint8 || type == DataType::kUint32 || type == DataType::kUint64;
 }
 
-// Computes totals[i] = op(totals[i], numbers[i]) for every i. `without_sign`: compare the numbers as unsigned.
+// Computes totals[i] = op(totals[i], numbers[i]) for every i; kAvg and kPreMulSum add like kSum. `without_sign`: kMax
+// and kMin compare the numbers as unsigned.
 void accumulate(ReduceOp op, bool without_sign, const Block& numbers, Block& totals) {
   switch (op) {
     case ReduceOp::kSum:
@@ -165,13 +166,14 @@ DataPattern::DataPattern(DataType type, ReduceOp op, std::int32_t ranks)
     value_bits_ = bits;
   } else if (op == ReduceOp::kProd) {
     contributors_ = std::min(ranks, kMaxFactors);
-    // With value_bits_ 1 the factors are +-1 and +-2. Products of 8 of them are powers of 2 up to 256, which are exact
-    // even in float8.
+    // With value_bits_ 1 the factors are +-1 and +-2. The magnitude of a product of kMaxFactors of them is a power of 2
+    // up to 256, which is exact even in float8.
     value_bits_ = std::max(1, bits / contributors_);
   } else {
     const std::uint64_t limit = (std::uint64_t{1} << bits) / (op == ReduceOp::kPreMulSum ? kMaxScale : 1);
     if (limit < static_cast<std::uint64_t>(ranks)) contributors_ = static_cast<std::int32_t>(limit);
-    // The largest value_bits_ with contributors_ * 2^(value_bits_ - 1) <= limit, so that no sum exceeds the limit.
+    // The largest value_bits_ with contributors_ * 2^(value_bits_ - 1) <= limit, so that the magnitude of no sum
+    // exceeds the limit.
     value_bits_ = std::bit_width(limit / static_cast<std::uint64_t>(contributors_));
   }
   if (!floating_) contributors_ = ranks;
@@ -190,7 +192,7 @@ bool DataPattern::contributes(std::uint64_t index_hash, std::int32_t rank) const
 }
 
 // Computes the inputs of one rank as integers (two's complement), from the hashes of the elements' indices. The
-// decisions about type and operation are made outside the loops, because checking must not take longer than the
+// decisions about type and operation are made outside the loops, because checking should not take longer than the
 // collective that is checked.
 void DataPattern::make_numbers(const Block& hashes, std::int32_t rank, Block& numbers) const {
   const std::uint64_t multiplier = multipliers_[static_cast<std::size_t>(rank)];

@@ -1,9 +1,10 @@
 // DataPattern: inputs whose reduction has the same bits in any order, and the expected results, bit for bit.
 //
-// Integer types have arbitrary values: sums and products wrap modulo 2^bits, so the order cannot matter. Floating-point
-// types contain integers that are so small that every sum or product of any subset of the ranks is exact in the type.
-// The result then does not depend on the algorithm, and a wrong, missing or doubled contribution is found if it changes
-// any element of the exact result.
+// Integer types have arbitrary values (odd ones for products): sums and products wrap modulo 2^bits, so the order
+// cannot matter. Floating-point types contain integers that are so small that the result of the operation over any
+// subset of the ranks is exact in the type (of an average: the sum, which is then divided once). The result then does
+// not depend on the algorithm, and a wrong, missing or doubled contribution is found if it changes any element of the
+// exact result.
 // The expected values are computed from the same integers, without the kernels of the library. All functions are pure
 // functions of (type, op, ranks, rank, index) and may be called from any thread.
 #pragma once
@@ -20,7 +21,8 @@ namespace tutti::tool {
 // The bits of the nearest value of the type (ties to even). `value` must be finite.
 std::uint16_t to_float16_bits(float value);
 std::uint16_t to_bfloat16_bits(float value);
-// `type` must be one of the two float8 types. A value beyond the largest finite value of the type becomes that value.
+// `type` must be one of the two float8 types. A value beyond the largest finite value of the type becomes that value,
+// with the same sign.
 std::uint8_t to_float8_bits(DataType type, float value);
 
 class DataPattern {
@@ -58,7 +60,7 @@ class DataPattern {
   std::int32_t ranks_;
   std::size_t element_bytes_;
   bool floating_;
-  int value_bits_;  // floating-point types: an input has one of about 2^value_bits_ values
+  int value_bits_;  // floating-point types: 2^value_bits_ possible values, for kProd twice as many
   // At each index, at most this many ranks have an input that is not the neutral element of the operation.
   std::int32_t contributors_;
   std::vector<std::uint64_t> multipliers_;  // indexed by rank; makes the inputs of ranks different

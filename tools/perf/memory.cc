@@ -36,8 +36,8 @@ std::string namespace_identity() {
 }
 
 // This rank's claim, without needed_bytes. If a machine hides its boot id, ranks are grouped by host name (boot_id.h).
-// If several machines then have the same name, the needs of their ranks are added up, and more messages are left out
-// than necessary.
+// If several machines then have the same name, the needs of their ranks are added up, and more messages than necessary
+// may be left out.
 Result<MemoryClaim> own_claim() {
   const AvailableMemory memory = available_memory();
   const auto boot = boot_id();

@@ -1,5 +1,5 @@
-// Decides which message sizes of a `tutti perf` run fit in the memory of the machines, so that the kernel does not
-// kill a rank.
+// Decides which message sizes of a `tutti perf` run fit in the memory of the machines, so that the kernel does not kill
+// a rank because memory runs out.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tutti::tool {
 
-// The memory that one rank needs and finds. All ranks exchange their claims and then decide in the same way. Ranks with
-// the same `machine`, or with the same `group`, share memory.
+// The memory that one rank needs, and the available memory that it has found. All ranks exchange their claims and then
+// decide in the same way. Ranks with the same `machine`, or with the same `group` other than 0, share memory.
 struct MemoryClaim {
   std::uint64_t machine = 0;        // digest of the machine's identity
   std::uint64_t group = 0;          // digest of the machine and the memory cgroup; 0: no cgroup limit
@@ -35,7 +35,7 @@ struct MemoryShortage {
 MemoryShortage find_shortage(const std::vector<MemoryClaim>& claims);
 
 struct MemoryFit {
-  std::uint64_t max_bytes = 0;  // the largest message that fits
+  std::uint64_t max_bytes = 0;  // the largest message that fits; 0 if nothing_fits is set
   std::string left_out;         // why larger messages are left out; empty: none are
   std::string nothing_fits;     // why not even the smallest message fits; empty: it fits
 };
@@ -48,7 +48,7 @@ Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<st
                                 const std::function<std::uint64_t(std::uint64_t size)>& needed);
 
 // Checks that this machine, or the cgroup of this process, has enough memory for this number of ranks without buffers.
-// To be called before ranks are started. Error (kSystem): it has not.
+// To be called before ranks are started. Error (kSystem): there is not enough memory.
 Status check_memory_for_ranks(std::int32_t ranks);
 
 }  // namespace tutti::tool

@@ -116,8 +116,8 @@ Status resolve_names(const PerfArguments& arguments, PerfOptions& options) {
   TUTTI_TRY(resolve_list("--datatype", arguments.data_type, parse_data_type(arguments.data_type), all_data_types(),
                          options.types));
   TUTTI_TRY(resolve_list("--op", arguments.op, parse_reduce_op(arguments.op), all_reduce_ops(), options.ops));
-  // If the collective does not reduce, the operation only selects the DataPattern of the input. The pattern for kMax
-  // has the most different values.
+  // If the collective does not reduce, the operation only selects the DataPattern of the input. If there are several
+  // ranks, no other pattern has more different values than the one for kMax.
   if (!adds(options.collective)) options.ops = {ReduceOp::kMax};
   if (!has_buffers(options.collective)) options.types = {DataType::kFloat32};
   TUTTI_TRY(resolve_algorithm(arguments, options));

@@ -19,8 +19,9 @@ namespace tutti::tool {
 enum class MemoryKind : std::uint8_t { kPlain, kRegistered, kCuda };
 std::string_view to_string(MemoryKind memory);
 
-// The options as they were given on the command line, before they are checked. Options that nccl-tests has as well have
-// the same names here. An empty text or an empty optional means that the option was not given.
+// The options as they were given on the command line, before they are checked. Sizes, numbers of calls, check, type,
+// operation and root have the same option names as in nccl-tests. An empty text or an empty optional means that the
+// option was not given.
 struct PerfArguments {
   std::string collective = "all_reduce";
   std::string min_bytes;
@@ -81,18 +82,19 @@ struct PerfOptions {
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 40;
 inline constexpr std::size_t kMaxSizes = 10'000;  // largest number of sizes in one sweep
 
-// Parses a size in bytes: an integer with an optional suffix K, M, G (upper or lower case, powers of 1024) or KiB,
-// MiB, GiB. Examples: "8", "4K", "64M", "1GiB". Other texts are refused, for example 1GB, which some people read as
-// 10^9 bytes, and sizes above kMaxMessageBytes.
+// Parses a size in bytes: an unsigned integer with an optional suffix K, M, G (upper or lower case, powers of 1024) or
+// KiB, MiB, GiB. Examples: "8", "4K", "64M", "1GiB". Other texts are refused, for example 1GB, which some people read
+// as 10^9 bytes, and sizes above kMaxMessageBytes.
 std::optional<std::uint64_t> parse_size(std::string_view text);
-// Parses the value of an option --slot-bytes: a size as above, a multiple of 64 from 64 to 64G. Errors:
-// kInvalidArgument, and the message has the name of the option.
+// Parses the value of an option --slot-bytes: a size that parse_size() accepts and that is a multiple of 64 from 64 to
+// 64G. Errors: kInvalidArgument, and the message has the name of the option.
 Result<std::uint64_t> parse_slot_bytes(std::string_view text);
 
-// Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values.
+// Checks and converts the command line. Errors: kInvalidArgument; the message names the option and, for most options,
+// its valid values.
 Result<PerfOptions> resolve(const PerfArguments& arguments);
 
-// Checks the options with valid values that depend on the number of ranks: root, nodes, corrupt and algorithm.
+// Checks the options whose valid values depend on the number of ranks: root, nodes, corrupt and algorithm.
 // Errors: as resolve().
 Status check_ranks(const PerfOptions& options, std::int32_t ranks);
 

@@ -23,8 +23,8 @@ struct PerfMeasurement {
   // Mean time of a timed call on the slowest rank. For a ping-pong, half of that, which is the time of one message.
   double time_us = 0;
   std::int64_t iterations = 0;
-  // Number of wrong elements, of all ranks and of both checks together. For the barrier: how often a rank left a
-  // barrier before all ranks had entered it. Nothing if results were not checked.
+  // Number of wrong elements and of overwritten bytes behind buffers, of all ranks and of both checks together. For the
+  // barrier: how often a rank left a barrier before all ranks had entered it. Nothing if results were not checked.
   std::optional<std::uint64_t> wrong;
   bool on_devices = false;  // rank 0's GPU executed every call; false: the host executed at least one
 };
@@ -33,8 +33,10 @@ struct PerfMeasurement {
 struct PerfRow {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  std::uint64_t elements = 0;              // elements of the whole message
-  Algorithm algorithm = Algorithm::kRing;  // the algorithm that was executed, never kAuto
+  std::uint64_t elements = 0;  // elements of the whole message
+  // The algorithm of the call, or the one that Communicator::auto_algorithm() returns. kAuto only if there was not
+  // enough memory to find out.
+  Algorithm algorithm = Algorithm::kRing;
   std::optional<PerfMeasurement> out_of_place;
   std::optional<PerfMeasurement> in_place;
   std::optional<double> bound_us;  // result of BoundMeter (bound.h); nothing: not measured

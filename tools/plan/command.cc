@@ -28,11 +28,12 @@ namespace tutti::tool {
 namespace {
 
 // Limit on the number of ranks of a plan that is proved or written to a file. Both need the steps of all ranks in
-// memory at once. A ring of this many ranks has 2 million steps.
+// memory at once. A ring all-reduce of this many ranks has 2 million steps.
 constexpr std::uint32_t kMaxProvedRanks = 1024;
 // If a plan has more ranks than this, only its execution through slots (staged) is proved, and not that through
-// windows. The reason is that the proof for windows uses vector clocks, and their time grows with the number of
-// ranks times the number of messages.
+// windows. The reason is that the proof for windows needs vector clocks for every plan, and their time grows with the
+// number of ranks times the number of messages. (The proof for slots needs them only if channels of a rank share
+// memory.)
 constexpr std::uint32_t kMaxWindowRanks = 256;
 
 struct PlanOptions {
@@ -81,8 +82,8 @@ Status draw(const Plan& plan, const std::string& path) {
   return write_file(path, *svg);
 }
 
-// Writes the plan as JSON. Returns an error if the plan is so large that `tutti verify --plan` would refuse to read
-// it.
+// Writes the plan as JSON. Returns an error if the file cannot be written, or if the plan is so large that `tutti
+// verify --plan` would refuse to read it.
 Status write_json(const Plan& plan, const PlanOptions& options) {
   const auto refuse = [&](const std::string& reason) {
     return Error{

@@ -34,7 +34,7 @@ void add_export_options(CLI::App& command, ExportOptions& options);
 Status check_export(const ExportOptions& options);
 
 // Writes the requested files; does nothing if none is requested. Errors: those of check_export(),
-// CallOperations::create() and write_file().
+// CallOperations::create() and write_file(); kSystem if the folder for Chakra cannot be created.
 Status export_plan(const Plan& plan, const ExportOptions& options);
 
 }  // namespace tutti::tool

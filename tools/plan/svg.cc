@@ -191,8 +191,8 @@ class Drawing {
   };
   void draw_box_at(BoxRect at, const Box& box, const std::string& label);
 
-  // The colour of a box. Each chunk (or each rank, if by_rank_) has its own hue, and the hues are evenly spaced. If
-  // `strong`, neighbouring chunks also differ in lightness.
+  // The colour of a box. Each datum (or each rank, if by_rank_) has a hue, and the hues are evenly spaced; with more
+  // than 360 of them, some share a hue. If `strong`, neighbouring ones also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
     const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
     const std::uint32_t hue = chunk % colours_ * 360 / colours_;
@@ -243,7 +243,7 @@ void Drawing::choose_widths() {
   while (label_size_ > kSmallestLabelSize && text_width(longest, label_size_) + kLabelGap > box_width_) --label_size_;
 }
 
-// Gives each channel a row. Channels of a rank share a row if no two of their steps have the same time.
+// Gives each channel that has steps a row. Channels of a rank share a row if no two of their steps have the same time.
 void Drawing::place_rows() {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> times;
   for (const Box& box : schedule_.boxes) times[{box.rank, box.channel}].push_back(box.time);

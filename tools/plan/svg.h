@@ -14,8 +14,8 @@ namespace tutti::tool {
 // Plans with more ranks are refused, because the picture would be unreadable.
 inline constexpr std::uint32_t kMaxDrawnRanks = 64;
 
-// Draws one tile of the plan. Every step takes one unit of time, and starts as soon as its operands are available,
-// its channel is free, and the steps for which it waits have ended. Connections hold any number of messages.
+// Draws one tile of the plan. Every step takes one unit of time, and starts as soon as its messages are available, its
+// channel is free, and the steps of this tile for which it waits have ended. Connections hold any number of messages.
 // Errors: kUnsupported for more than kMaxDrawnRanks; kInvalidPlan if the plan does not run to its end.
 Result<std::string> to_svg(const Plan& plan);
 

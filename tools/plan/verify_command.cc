@@ -33,10 +33,11 @@
 namespace tutti::tool {
 namespace {
 
-// Largest number of ranks that --ranks accepts. A ring of this many ranks has 34 million steps.
+// Largest number of ranks that --ranks accepts. A ring all-reduce of this many ranks has 34 million steps.
 constexpr std::uint32_t kMaxRanks = 4096;
-// Plans with more than kFullRanks ranks are checked less: only execution without windows and in place, with one
-// root, one tile and one call. Their freedom from races is not checked if the vector clocks would be too large.
+// Plans with more than kFullRanks ranks are checked less: only execution without windows and in place, with one root,
+// one tile and one call. Their freedom from races is not checked if only vector clocks can prove it and these would be
+// too large.
 constexpr std::uint32_t kFullRanks = 256;
 // limit on the steps of a plan with more than kFullRanks ranks, all its ranks together
 constexpr std::uint64_t kMostSteps = 70'000'000;
@@ -106,7 +107,8 @@ struct Outcome {
   // number of plans that were not mutated because they were not proved
   std::uint64_t not_mutated = 0;
   // Number of cases that were not tried: no plan exists, or the plan is too large. If no plan exists, the cases that
-  // for_each_plan() would try next for the same number of ranks are left out as well, but not counted.
+  // for_each_plan() would try next for the same number of ranks are left out as well, but not counted. A case for which
+  // a proof and mutations were intended counts twice.
   std::uint64_t skipped = 0;
   // number of proved plans with more than kFullRanks ranks, which are checked less
   std::uint64_t sampled = 0;

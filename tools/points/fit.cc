@@ -63,9 +63,9 @@ class Fit {
     return sum;
   }
 
-  // Improves `parameters` until no change of a parameter helps, and returns the misfit that is left. In each round,
-  // every fitted parameter is multiplied or divided by e^step, if that reduces the misfit. If a round changes
-  // nothing, the step is halved.
+  // Improves `parameters` and returns the misfit that is left. In each round, every fitted parameter is multiplied or
+  // divided by e^step, if that reduces the misfit. If a round changes nothing, the step is halved. The search ends when
+  // the step is not above kLastStep.
   Result<double> descend(Parameters& parameters) const {
     constexpr double kFirstStep = 0.5, kLastStep = 0.01;  // changes of the natural logarithm of a parameter
     Result<double> best = misfit(parameters);

@@ -28,14 +28,15 @@
 namespace tutti::tool {
 namespace {
 
-// At most this many messages are printed about files that cannot be read and that the user did not name. If there are
-// more such files, the last message only states their number.
+// `tutti doctor` prints at most this many messages about unreadable recordings that the user did not name. If there are
+// more, the last message only states the number of the remaining ones.
 constexpr std::size_t kMostReadErrors = 3;
 
 // The options with which the user selects recordings.
 struct RecordingSelection {
-  std::string folder;  // empty: the folders in which ranks of this user store their recordings
-  std::string job;     // 8 hexadecimal digits; empty: all jobs (top) or the newest job (doctor)
+  std::string folder;  // empty: TUTTI_RECORD_DIR, or the folders that ranks of this user use by default
+  // 8 hexadecimal digits. Empty: all jobs (top; doctor with named files), or the newest job (doctor).
+  std::string job;
 };
 
 struct TopCommand {
@@ -98,8 +99,8 @@ int run_top(const TopCommand& command) {
   }
 }
 
-// Reads the files that the user has named. If there are none: the recordings of the job that the user has named, or
-// of the newest job.
+// Reads the files that the user has named; if the user has also named a job, only its recordings are returned. If there
+// are no named files: reads the recordings of the named job, or of the newest job.
 Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   std::vector<Recording> recordings;
   for (const std::string& path : command.files) {

@@ -25,7 +25,7 @@ const Recording* of_rank(Recordings recordings, std::int64_t rank) {
   return found == recordings.end() ? nullptr : &*found;
 }
 
-// Returns the sequence number of the last collective that the rank has entered; 0 if it has entered none.
+// Returns the sequence number of the last collective that the rank has entered; 0 if its recording contains none.
 std::uint64_t entered(const Recording& recording) {
   for (std::size_t i = recording.calls.size(); i-- > 0;) {  // from the last call to the first
     const RecordedCall& call = recording.calls[i];
@@ -130,9 +130,9 @@ Verdict stopped(Recordings recordings, std::vector<std::uint32_t> ranks, std::in
   return verdict;
 }
 
-// The verdict if ranks passed different arguments to the same call, or nothing if they did not. Examines the calls
-// that are running or have failed, the latest one first. A rank is taken as a culprit if at most half of the ranks
-// passed the same value as this rank.
+// The verdict if ranks passed different arguments to the same call, or nothing if they did not. Examines the
+// collectives that are running or have failed on some rank, the latest one first. A rank is taken as a culprit if its
+// value was passed by at most half of the ranks whose recordings contain the call.
 std::optional<Verdict> mismatch(Recordings recordings) {
   std::set<std::uint64_t, std::greater<>> sequences;
   for (const Recording& one : recordings) {
@@ -171,8 +171,9 @@ std::optional<Verdict> mismatch(Recordings recordings) {
   return std::nullopt;
 }
 
-// The verdict if some ranks have not entered the collective with this sequence number. If the process of such a rank is
-// stopped, the verdict is that of stopped(). Returns nothing if all ranks have entered it, or if none has.
+// The verdict if some ranks are late: their communicators still exist, and they have not entered the collective with
+// this sequence number. If the process of such a rank is stopped, the verdict is that of stopped(). Returns nothing if
+// no rank is late, or if all are.
 std::optional<Verdict> absent(Recordings recordings, std::uint64_t sequence, std::int64_t now_ns) {
   const auto late =
       ranks_that(recordings, [&](const Recording& one) { return !one.ended_ns && entered(one) < sequence; });

@@ -1,5 +1,5 @@
-// Diagnosis of a communicator from the recordings of its ranks: the call in which every rank is, what happened, which
-// ranks caused it, and what the user can do. All functions are pure.
+// Diagnosis of a communicator from the recordings of its ranks: the current call of each rank, the problem, the ranks
+// that caused it, and advice for the user. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ enum class Cause : std::uint8_t {
   kDestroyed,   // a rank destroyed its communicator while other ranks needed it
   kAborted,     // a rank called abort()
   kUnrecorded,  // ranks wait for other ranks, and the recordings of those are not available
-  kStuck,       // a call has been running for more than a second, and none of the causes above explains it
+  kStuck,       // a call has been running for kLongWaitNs (doctor.cc), and no cause above explains it
   kOther,       // a call failed for another reason
 };
 
 struct Verdict {
   Cause cause = Cause::kNone;
-  std::vector<std::uint32_t> culprits;  // ranks that caused the problem, ascending
+  std::vector<std::uint32_t> culprits;  // ranks at fault, ascending (kUnrecorded: perhaps at fault); empty: unknown
   std::string what;                     // description, one or several sentences
   std::string advice;                   // what the user can do; empty: nothing to do
 };
@@ -50,7 +50,7 @@ std::string duration_text(std::int64_t ns);
 // A list of ranks as text: "rank 2", "ranks 0, 1, 3". Long lists are shortened.
 std::string rank_list(std::span<const std::uint32_t> ranks);
 
-// Splits recordings, sorted as by sort_recordings(), into groups with the same job and communicator.
+// Splits recordings, sorted as by sort_recordings(), into groups with the same job, communicator and number of ranks.
 std::vector<std::span<const Recording>> by_communicator(std::span<const Recording> recordings);
 
 }  // namespace tutti::tool

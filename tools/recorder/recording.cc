@@ -29,7 +29,7 @@ using recording::Header;
 using recording::Record;
 
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
-constexpr int kTries = 4;  // a file is read again, at most this many times in all, if one of its records was torn
+constexpr int kTries = 4;  // a file is read at most this often, until it can be parsed and no record is torn
 // The rate of the tick counter is calculated from two readings of both clocks, at least this many nanoseconds apart.
 constexpr double kLeastBaseNs = 1e6;
 
@@ -81,8 +81,8 @@ class TickConverter {
             number_at<std::int64_t>(file, latest + offsetof(recording::Anchor, steady_ns)))) {
       return;
     }
-    // A guess: the counter runs at 2.5 GHz. It is used if the recording has no two clock readings that are far enough
-    // apart, for example because its process ended right after the start.
+    // A guess: the counter runs at 2.5 GHz. It is used if no two clock readings are far enough apart, for example
+    // because the process ended right after the start.
     ns_per_tick_ = 0.4;
   }
   std::int64_t unix_ns(std::uint64_t ticks) const {
@@ -96,7 +96,7 @@ class TickConverter {
   double ns_per_tick_ = 1;
 };
 
-// True if all fields of the tag have valid values.
+// True if the fields of the tag that are enumerations (kind, algorithm, type, op) have valid values.
 bool plausible(const CallTag& tag) {
   return is_valid(CollectiveKind{tag.kind}) && tag.algorithm <= static_cast<std::uint8_t>(Algorithm::kUser) &&
          (tag.type == kUserTag || is_valid(DataType{tag.type})) && (tag.op == kUserTag || is_valid(ReduceOp{tag.op}));
@@ -196,7 +196,7 @@ std::optional<RecordedWait> parse_wait(std::span<const std::byte> first, std::sp
 }
 
 // Returns the state, according to /proc, of the process that wrote the file. Returns kUnknown if it was a process of
-// another machine, boot or process namespace.
+// another machine, boot or process namespace, or if that cannot be determined.
 ProcessState process_state(std::span<const std::byte> file) {
   const std::string boot = text_at(file, offsetof(Header, boot), sizeof(Header::boot));
   const auto name_space = word_at(file, offsetof(Header, pid_namespace));

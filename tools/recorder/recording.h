@@ -21,7 +21,7 @@ struct RecordedCall {
   std::uint64_t number = 0;  // number among all calls that its ring buffer has recorded: 1, 2, 3 ...
   CallTag tag;
   std::int64_t start_ns = 0;  // in nanoseconds since 1970, like all times here
-  // Empty if the call is running, or if it was so short that its end was not measured.
+  // Empty if the call is running, if it was so short that its end was not measured, or if it was enqueued on a GPU.
   std::optional<std::int64_t> end_ns{};
   recording::Outcome outcome;
   std::uint64_t bytes = 0;
@@ -48,7 +48,7 @@ struct RecordedWait {
   std::string text;
 };
 
-// An error of a call.
+// An error of a call or of the whole communicator.
 struct RecordedFailure {
   std::int64_t at_ns = 0;
   std::uint64_t sequence = 0;
@@ -58,8 +58,8 @@ struct RecordedFailure {
   std::string text;
 };
 
-// The state of a process. kUnknown: the process is on another machine, or of another boot or process namespace, so
-// its state is unknown.
+// The state of a process. kUnknown: the process is on another machine, or of another boot or process namespace, or that
+// cannot be determined.
 enum class ProcessState : std::uint8_t { kRunning, kSleeping, kBlocked, kStopped, kDead, kUnknown };
 
 // The content of one file: what one rank of one communicator has recorded.
@@ -78,10 +78,12 @@ struct Recording {
   std::int64_t made_ns = 0;
   std::optional<std::int64_t> ended_ns{};    // when the communicator was destroyed
   std::optional<std::int64_t> aborted_ns{};  // when abort() was called on this rank
-  std::uint64_t begun = 0;                   // number of operations that the rank has begun on this communicator
+  // Numbers of operations that were recorded on this communicator: those that run on the host, and those on GPUs.
+  std::uint64_t begun = 0;
   std::uint64_t device_begun = 0;
   std::size_t torn = 0;  // number of records that are left out, because they were being written or are invalid
-  std::vector<RecordedCall> calls;  // the last calls, sorted by number; the file has no space for earlier ones
+  // The last operations on the host, sorted by number. The file has no space for earlier ones.
+  std::vector<RecordedCall> calls;
   std::vector<RecordedCall> device_calls;
   std::optional<RecordedWait> wait{};
   std::optional<RecordedFailure> first_failure{};
@@ -91,10 +93,10 @@ struct Recording {
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
   // The oldest running operation, or null.
   const RecordedCall* running() const;
-  // The wait, if it belongs to an operation that is still running or has not begun; null if there is no wait or if it
-  // is over.
+  // The wait, if it belongs to an operation that is still running or has not begun; null if there is no wait, if it is
+  // over, or if no call has begun yet.
   const RecordedWait* current_wait() const;
-  // The collective with this sequence number, or null.
+  // The latest collective with this sequence number, or null.
   const RecordedCall* find(std::uint64_t sequence) const;
   bool died() const { return process == ProcessState::kDead && !ended_ns; }
 };
@@ -108,11 +110,12 @@ struct ClockReading {
 
 // Parses the content of a file. `first` and `second` are two copies of the content, made one after the other; they
 // differ if a process writes to the file meanwhile. Records that differ are left out and counted in Recording::torn.
-// All numbers are checked, so any content is safe to parse. `now` helps to convert the recorded ticks to times.
+// Any content is safe to parse. `now` helps to convert the recorded ticks to times.
 Result<Recording> parse_recording(std::span<const std::byte> first, std::span<const std::byte> second,
                                   const ClockReading& now);
 
-// Reads a file. Errors: kSystem (the file cannot be read), kRefused (it is not a recording, or has another version).
+// Reads a file. Errors: kSystem (the file cannot be read), kRefused (it is not a recording, is damaged, or has another
+// version).
 Result<Recording> read_recording(const std::string& path);
 
 // Reads all recordings in the folders, and sorts them by sort_recordings(). Adds a message to `read_errors` for each
@@ -125,8 +128,8 @@ void sort_recordings(std::vector<Recording>& recordings);
 
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);
-// The length of a call in bytes: that of the longer one of this rank's input and output. For an exchange, these are all
-// that the rank sends and all that it receives. `one`: the recording that contains the call.
+// The length of a call in bytes: that of the longer one of this rank's input and output. For an exchange: the sum of
+// its sends or the sum of its receives, whichever is larger. 0 if unknown. `one`: the recording that contains the call.
 std::uint64_t bytes_of(const RecordedCall& call, const Recording& one);
 
 }  // namespace tutti::tool

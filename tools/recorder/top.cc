@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kSecondNs = 1'000'000'000;
 // A recorded wait that was not updated for longer than this is taken as over, because a waiting rank updates it often.
+// A wait of a stopped or dead process is an exception.
 constexpr std::int64_t kFreshNs = 500'000'000;
 
 struct Rates {

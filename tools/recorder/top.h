@@ -9,9 +9,10 @@
 
 namespace tutti::tool {
 
-// Returns the table, or an empty string if no job runs. `recordings` must be sorted by sort_recordings(). Communicators
-// that have ended, and jobs without a running process, are left out. Calls and bytes per second are those of the last
-// second before `now_ns`, or of a shorter time if the recording has no space for all calls of this second.
+// Returns the table, or an empty string if no job runs. `recordings` must be sorted by sort_recordings(). A
+// communicator is left out unless, for at least one of its ranks, it has not ended and the process of the rank exists
+// on this machine. Calls and bytes per second are those of host calls that began in the last second before `now_ns` and
+// have ended. The time is shorter if the recording has no space for all calls of this second.
 std::string top_table(std::span<const Recording> recordings, std::int64_t now_ns);
 
 }  // namespace tutti::tool

@@ -92,7 +92,8 @@ class Trace {
     if (i + 1 < one.calls.size()) end_ns = std::clamp(one.calls[i + 1].start_ns, call.start_ns, end_ns);
     return end_ns;
   }
-  // The last time at which the process is known to have run, or 0 if the recording of a dead process has no such time.
+  // The time up to which a running call is drawn: the end of the communicator, or the present time if the process is
+  // not known to be dead. For a dead process it is the last update of the recorded wait, or 0 if there is no wait.
   std::int64_t last_known_ns(const Recording& one) const {
     if (one.ended_ns) return *one.ended_ns;
     if (one.process != ProcessState::kDead) return now_ns_;

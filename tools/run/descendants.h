@@ -18,8 +18,9 @@ Status become_subreaper();
 std::vector<pid_t> list_children();
 
 // Kills and reaps every child of this process except those in `spared`, and also the processes that become children of
-// this process because their parents were killed. Gives up after 2 s, because a process may be in an uninterruptible
-// wait. Returns the number of processes that were killed; children that had already ended do not count.
+// this process because their parents were killed. Gives up after kGiveUpAfter (descendants.cc), because a process may
+// be in an uninterruptible wait. Returns the number of processes to which SIGKILL was sent; children that had already
+// ended do not count.
 int end_children(const std::vector<pid_t>& spared);
 
 }  // namespace tutti::tool

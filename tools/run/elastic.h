@@ -2,8 +2,7 @@
 // which ranks are alive, so it decides when the ranks set up a new communicator, with which unique id, and at which
 // step they continue. Each rank is connected to the launcher by a socket that keeps packets apart (SOCK_SEQPACKET);
 // src/communicator/elastic.cc describes the packets. A rank is identified by its index among the ranks with which the
-// job began. A replacement gets
-// the index of the dead rank. Used by the launcher's thread.
+// job began. A replacement gets the index of the dead rank. Used by the launcher's thread.
 #pragma once
 
 #include <chrono>
@@ -52,7 +51,8 @@ class ElasticControl {
   // Whether all ranks have done all steps, and "over" was sent to them. Once true, it stays true: a rank that fails
   // afterwards cannot be replaced, because no rank would set up a communicator with the replacement.
   bool is_over() const { return is_over_; }
-  // The time until which ranks that are ready wait for the other live ranks; nothing if no rank is ready.
+  // The time until which ranks that are ready wait for the other live ranks; nothing if no rank is ready, and between
+  // restart_wait() and the next serve().
   std::optional<std::chrono::steady_clock::time_point> deadline() const { return deadline_; }
   // The indices of the ranks that are alive and not ready, for which the others wait.
   std::vector<std::size_t> missing() const;
@@ -63,8 +63,8 @@ class ElasticControl {
  private:
   enum class State : std::uint8_t { kRunning, kReady, kDone, kClosed };
   struct Member {
-    // This process's end of the rank's socket. Invalid if the rank's process has ended, or if the rank has closed its
-    // end and its process has not ended yet (kClosed).
+    // This process's end of the rank's socket. Invalid if the rank's process has not been started or has ended, or if
+    // the rank has closed its end and its process has not ended yet (kClosed).
     Fd channel;
     State state = State::kRunning;
     std::int64_t has_done = -1;  // number of steps that the rank has done; -1: it has no state, so it must receive one

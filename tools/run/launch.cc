@@ -1,5 +1,5 @@
 // The launcher has one thread and one poll loop. Signals arrive through a signalfd, output through the pipes of the
-// ranks, and timeouts through the timeout of poll().
+// ranks, packets of elastic ranks through their sockets, and timeouts through the timeout of poll().
 #include "tools/run/launch.h"
 
 #include <errno.h>
@@ -29,19 +29,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After the last rank has ended, a process that cannot be killed may hold output pipes open. They are read until no
-// data has arrived for this long.
+// After the last rank has ended, a process that was not killed may hold output pipes open, for example one that is not
+// a descendant of this process. They are read until no data has arrived for this long.
 constexpr std::chrono::milliseconds kDrainAfterEnd{1000};
-// The open pipes are read for at most this long after the last rank has ended, even if data continues to arrive.
+// The open pipes are read for at most this long after the last rank has ended, even if data continues to arrive. Time
+// in which a sink is full does not count.
 constexpr std::chrono::milliseconds kMostDrain{3000};
 // After a failed job, output that could not be written is dropped if the reader of our stdout and stderr has read
 // nothing for this long.
 constexpr std::chrono::milliseconds kStalledOutput{2000};
-constexpr std::chrono::milliseconds kCheckInterval{20};  // shortest timeout of poll() if an elastic deadline has passed
+// The timeout of poll() after an elastic deadline has passed, unless another deadline comes earlier.
+constexpr std::chrono::milliseconds kCheckInterval{20};
 constexpr std::size_t kReadBytes = 64 << 10;
 
-// The stages of a job: running; failed and in the grace period; after SIGTERM, or after another signal to this process
-// that was passed on to the ranks; after SIGKILL. A job only moves to later stages, and may skip some.
+// The stages of a job: running; failed and in the grace period; after SIGTERM to the ranks, or after a signal to this
+// process that ends the job; after SIGKILL. A job only moves to later stages, and may skip some.
 enum class Stage : std::uint8_t { kRunning, kGrace, kTerminating, kKilled };
 
 // One pipe that carries the stdout or stderr of a rank, and the sink to which its lines go.
@@ -117,7 +119,7 @@ class Job {
   JobIdentity identity_;
   std::optional<ElasticControl> elastic_;
   std::int32_t restarts_ = 0;
-  std::vector<pid_t> pids_;  // indexed by rank; 0: the rank has ended
+  std::vector<pid_t> pids_;  // indexed by rank; 0: the rank has ended or was not started
   std::int32_t running_ = 0;
   std::vector<Source> sources_;
   Stage stage_ = Stage::kRunning;
@@ -351,8 +353,8 @@ void Job::reap() {
     *found = 0;
     ended.emplace_back(static_cast<std::int32_t>(found - pids_.begin()), wait_status);
   }
-  // Ranks that were killed by a signal are handled first: they are the cause, and the errors of other ranks are the
-  // consequence, whatever the order in which waitpid() returns them.
+  // Ranks that were killed by a signal are handled first: they are taken as the cause, and the errors of other ranks as
+  // the consequence, whatever the order in which waitpid() returns them.
   std::stable_partition(ended.begin(), ended.end(), [](const auto& end) { return WIFSIGNALED(end.second); });
   for (const auto& [rank, status] : ended) rank_ended(rank, status);
 }
@@ -372,7 +374,7 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
   }
   // A rank that was killed by a signal is taken as the cause, even if it is reaped in the grace period after a rank
-  // with an error. So its status becomes the status of the job.
+  // with an error. So its status becomes the status of the job, unless a signal already determined that status.
   if (stage_ == Stage::kGrace && WIFSIGNALED(wait_status) && failure_status_ && *failure_status_ < kExitSignalBase) {
     failure_status_ = status;
     errors_->append(fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
@@ -380,8 +382,8 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
   if (running_ == 0) all_ended();
 }
 
-// Called after the end of the last rank. Kills the processes that ranks have started and not waited for (they have
-// become children of this process), and starts the time limit for reading the pipes.
+// Called after the end of the last rank, or if no rank could be started. Kills the processes that ranks have started
+// and not waited for (they have become children of this process), and starts the time limit for reading the pipes.
 void Job::all_ended() {
   stage_deadline_.reset();
   end_children(spared_);
@@ -410,8 +412,8 @@ void Job::check_deadlines() {
     }
   }
   if (drain_deadline_ && now >= *drain_deadline_) {
-    // True: pipes are open because the reader of our output is slow. False: a process that could not be killed holds a
-    // pipe open.
+    // True: a sink is full because the reader of our output is slow, so pipes may still hold data. False: a process
+    // that was not killed holds a pipe open.
     const bool blocked = output_.full() || errors_->full();
     if (blocked && (!failure_status_ || now < last_progress_ + kStalledOutput)) {
       drain_deadline_ = now + kDrainAfterEnd;

@@ -2,9 +2,9 @@
 // with the prefix of its rank.
 //
 // A LineRelay splits the bytes of one pipe into lines and passes them to a Sink. A Sink stores bytes until its
-// descriptor accepts them. Both have bounded memory, because callers must not pass lines to a Sink that is full(). So
-// if the reader of the tool's output is slow, the pipes of the ranks become full and the ranks wait. Bytes other than
-// newlines are not interpreted. All of this is used by one thread.
+// descriptor accepts them. Both have bounded memory, because callers must not pass output of ranks to a Sink that is
+// full(). So if the reader of the tool's output is slow, the pipes of the ranks become full and the ranks wait. Bytes
+// other than newlines are not interpreted. All of this is used by one thread.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace tutti::tool {
 inline constexpr std::size_t kMaxLineBytes = 64 << 10;    // longer lines are split into several
 inline constexpr std::size_t kMaxPendingBytes = 1 << 20;  // a Sink with at least this many bytes is full
 
-// Stores whole lines until its descriptor accepts them. The Sink does not close the descriptor and never sets flags
-// such as O_NONBLOCK, because the user's shell may share the descriptor. The process must ignore SIGPIPE.
+// Stores output until its descriptor accepts it. The Sink does not close the descriptor and never sets flags such as
+// O_NONBLOCK, because the user's shell may share the descriptor. The process must ignore SIGPIPE.
 class Sink {
  public:
   explicit Sink(int fd);
@@ -51,7 +51,7 @@ class LineRelay {
   // With an empty prefix, lines are passed on unchanged.
   LineRelay(std::string prefix, Sink& sink) : prefix_(std::move(prefix)), sink_(&sink) {}
 
-  // Takes bytes that were read from the pipe, and passes on the lines that are complete.
+  // Takes bytes that were read from the pipe, and passes on the lines that are complete or have reached kMaxLineBytes.
   void feed(std::string_view bytes);
   // To be called at the end of the pipe. Passes on the last line if it has no newline; a newline is added to it unless
   // the prefix is empty.

@@ -105,8 +105,8 @@ struct ChildSetup {
   ::_exit(kNotFound);
 }
 
-// Returns the errno that the child wrote because exec() failed. If exec() succeeds, it closes the pipe without data,
-// and the result is 0.
+// Returns the errno that the child wrote because it could not execute the program. If exec() succeeds, it closes the
+// pipe without data, and the result is 0.
 int read_failure(int fd) {
   int failure = 0;
   ssize_t bytes = 0;
@@ -118,10 +118,10 @@ int read_failure(int fd) {
 
 }  // namespace
 
-// The socket reserves a port and does not listen here; rank 0 listens on it. If a wrapper program closes the copy that
-// rank 0 inherits, rank 0 can still listen on the port with a socket of its own, because SO_REUSEADDR allows that while
-// the other sockets at the port do not listen. The kernel never gives the reserved port to a process that asks for any
-// free port.
+// The socket reserves a port and does not listen here; rank 0 listens on it, unless the job is elastic. If a wrapper
+// program closes the copy that rank 0 inherits, rank 0 can still listen on the port with a socket of its own, because
+// SO_REUSEADDR allows that while the other sockets at the port do not listen. The kernel never gives the reserved port
+// to a process that asks for any free port.
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
   TUTTI_TRY(check_loopback());

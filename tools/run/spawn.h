@@ -34,7 +34,7 @@ struct JobIdentity {
   // user and root can read.
   std::string key;
   std::string root;  // value of TUTTI_ROOT: the address of the RootSocket
-  int root_fd = -1;  // descriptor of the RootSocket, which rank 0 inherits
+  int root_fd = -1;  // descriptor of the RootSocket, which rank 0 inherits, unless the job is elastic
 
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };
@@ -49,10 +49,10 @@ struct RankProcess {
 
 // Starts `command`, which is searched in PATH, as rank `rank`, in the process group of this process. Rank 0 inherits
 // stdin; the other ranks have an empty stdin. The kernel kills the process with SIGKILL when the calling thread ends,
-// for whatever reason. `elastic_fd` is the rank's socket in an elastic job, which the rank inherits instead of the
-// RootSocket; -1: the job is not elastic. Returns after the program has started. If the program cannot be started, the
-// error's message contains the reason, and `exit_status` is the value that shells use: 127 not found, 126 not
-// executable (or another problem).
+// for whatever reason, unless the program has set-user-id bits. `elastic_fd` is the rank's socket in an elastic job,
+// which the rank inherits instead of the RootSocket; -1: the job is not elastic. Returns after the program has started.
+// If the program cannot be started, the error's message contains the reason, and `exit_status` is the value that shells
+// use: 127 not found, 126 not executable (or another problem).
 Result<RankProcess> spawn_rank(const JobIdentity& job, std::int32_t rank, const std::vector<std::string>& command,
                                int& exit_status, int elastic_fd = -1);
 

@@ -47,9 +47,9 @@ class Bar {
 
 int fail(const Error& error) { return report("sim", error); }
 
-// Writes a drawing of the fastest algorithm to the file `path`. The algorithm is simulated again to record the time
-// lines of the first ranks, with the model kEvents if the task uses the model kSweep. If the plan is too large for
-// that, only the links are drawn.
+// Writes a drawing of `best`, the fastest algorithm that has a plan, to the file `path`. The algorithm is simulated
+// again to record the time lines of the first ranks, with the model kEvents if the task uses the model kSweep. If
+// simulate() does not support that, for example because the plan is too large, only the links are drawn.
 Status draw(const SimTask& task, const Network& network, const SimRow& best, const std::string& path) {
   const std::string title =
       fmt::format("{}, {}, {} bytes, {} ranks on {}: {:.3f} us", to_string(task.collective.kind),

@@ -98,11 +98,12 @@ Status resolve_collective(const SimArguments& arguments, SimTask& task) {
   return {};
 }
 
-// If the compute capability of a machine's GPUs is not known, this one is used to select default parameters.
+// If the compute capability of none of a machine's GPUs is known, this one is used to select default parameters.
 constexpr std::int32_t kFallbackCapability = 80;
 
-// Sets task.parameters: those of the file of --parameters, or otherwise the defaults. These are the defaults for
-// the highest compute capability among the machine's GPUs, or those of a host if the machine has no GPUs.
+// Sets task.parameters: those of the file of --parameters, or otherwise the defaults. These are the defaults for the
+// highest compute capability among the machine's GPUs (kFallbackCapability if none is known), or those of a host if the
+// machine has no GPUs.
 Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   if (!arguments.parameters_path.empty()) {
     Result<Parameters> parameters = read_parameters(arguments.parameters_path);

@@ -1,6 +1,6 @@
-// The options of one run of `tutti sim`: SimArguments is the command line as text, and SimTask has the checked
-// values. The functions only read the files of parameters and of a machine, and change nothing. They may be called
-// from any thread.
+// The options of one run of `tutti sim`: SimArguments has the command line as it was given, and SimTask has the checked
+// values. The functions only read the files of parameters and of a machine, and change nothing. They may be called from
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ struct SimArguments {
 struct SimTask {
   // with the machine of each rank in Collective::nodes if there are several machines
   Collective collective;
-  // Bytes of the larger one of a rank's two buffers, as in `tutti perf`, rounded down to whole blocks. 0 for a
-  // barrier.
+  // Bytes of the larger one of the root's two buffers (of any rank's, if there is no root), as in `tutti perf`, rounded
+  // down to whole blocks. 0 for a barrier.
   std::uint64_t bytes = 0;
   // bytes of one block, the argument of simulate()
   std::uint64_t block_bytes = 0;
@@ -71,7 +71,7 @@ struct SimTask {
   bool in_switch = false;
 };
 
-// Checks and converts the command line. Errors: kInvalidArgument, with the option's name and its valid values;
+// Checks and converts the command line. Errors: kInvalidArgument, usually with the option's name and its valid values;
 // those of read_parameters(), read_machine_file(), make_shape() and make_cluster().
 Result<SimTask> resolve(const SimArguments& arguments);
 

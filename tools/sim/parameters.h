@@ -9,8 +9,8 @@
 
 namespace tutti::tool {
 
-// Errors: those of read_file(); those of wrong_content(), with a message that has the position or the field in the
-// file, and the cause.
+// Errors: those of read_file(); those of wrong_content(), with a message that has the path, the cause and, usually, the
+// position or the field in the file (not, for example, if the file is too long).
 Result<Parameters> read_parameters(const std::string& path);
 
 }  // namespace tutti::tool

@@ -17,7 +17,8 @@ struct SimRow {
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;  // the fastest one of SimTask::protocols
   SimulateResult result;
-  // how long the simulation ran, with all protocols, in seconds
+  // How long the simulation ran, with all protocols, in seconds. If the row was simulated again with another model,
+  // only that simulation counts.
   double wall_s = 0;
   // True if the model let a link carry more bytes than it can in the simulated time. `result.time_us` was then
   // replaced by the time that the busiest link needs, and the utilisations are relative to that time.

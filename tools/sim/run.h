@@ -1,5 +1,5 @@
 // run_sim_task(): simulates one algorithm, or all algorithms that can execute the collective. Used by `tutti sim`
-// and by `tutti tune --explain --shape`. Used by one thread.
+// and by `tutti tune --explain` with --shape or --xml. Used by one thread.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ using SimProgress = std::function<void(std::optional<double> part, std::string_v
 
 // Runs the task. With --model auto, all rows are simulated by the same model if possible, so that they can be
 // compared. An algorithm for which simulate() or find_generator() returns kUnsupported is left out; if that is
-// every algorithm, the error of the last one is returned. Errors: all other errors of simulate(); those of
-// InSwitch.
+// every algorithm, the error of the last one is returned. Errors: all other errors of simulate() and find_generator();
+// those of InSwitch.
 Result<SimReport> run_sim_task(const SimTask& task, const Network& network, const SimProgress& progress = {});
 
 }  // namespace tutti::tool

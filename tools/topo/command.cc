@@ -47,8 +47,10 @@ struct MachineView {
   std::vector<Finding> findings{};   // about the file
   std::vector<std::string> notes{};  // of discover(); empty unless it is this machine
   Cluster cluster{};
-  Routes within{};  // routes inside one machine
-  Routes across{};  // routes across several machines like this one; empty if no NIC has a known speed
+  // Routes inside one machine, and across several machines like this one. Both are empty if the machine has too many
+  // GPUs or NICs for a search. `across` is also empty if no NIC has a known speed.
+  Routes within{};
+  Routes across{};
 };
 
 // Reads a machine from a file. If the file is invalid, prints its findings to stderr and returns an error that is
@@ -105,7 +107,7 @@ Result<MachineView> load_view(const TopoOptions& options) {
 
 void find_all_routes(MachineView& view) {
   const Graph& graph = view.cluster.machine;
-  // No routes are searched for in a machine with more GPUs than this, or with more NICs than this. Real machines have
+  // No routes are searched for in a machine with more GPUs than this, or with more NICs than this. Usual machines have
   // fewer; a file that is meant to do harm could make the search take very long.
   constexpr std::size_t kMostSearched = 64;
   if (nodes_of(graph, NodeKind::kGpu).size() > kMostSearched) return;

@@ -1,8 +1,8 @@
 // even_tours(): finds tours with equal shares by depth-first search. Before the search, the capacity of each resource
-// is converted to the number of times that the share fits into it. The search is fast because of the prices from the
-// linear program: every tour costs at least 1, and if the intended total is near the optimum, the capacity that is
-// available for all tours costs little more than their number. So no tour may cost much more than 1, and most legs
-// are too expensive to be tried further.
+// is converted to the number of times that the share fits into it. The prices from the linear program make the search
+// shorter: every tour costs at least 1, and if the intended total is near the optimum, the capacity that is available
+// for all tours costs little more than their number. So no tour may cost much more than 1, and many legs are too
+// expensive to be tried further.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -20,12 +20,12 @@ enum class TourOrder : std::uint8_t {
   // Every second tour is the reverse of the tour before it. The other tours are searched for in the order kEvenly.
   kPairs,
   // The nearest places first; of equally near places, the one with the most remaining capacity on its leg first, so
-  // that the load is distributed.
+  // that the load is distributed. (in_order() explains the exception for the first place of a tour.)
   kEvenly,
   // The nearest places first; equally near places by number, beginning at the present place.
   kNearest,
-  // All places by number. Finds every set of tours, because it leaves out only sets that differ from another one in the
-  // order of their tours.
+  // All places by number. If the budget is sufficient, this order tries every set of tours that can be in the result,
+  // except sets that differ from another one only in the order of their tours.
   kAll,
 };
 
@@ -47,8 +47,9 @@ class EvenTours {
   // but the available capacity costs less than `count`.
   bool worth_trying() const { return allowed_ >= count_ * (1 - kRounding); }
 
-  // Searches in one order of places, and tries at most `budget` legs. Adds the number of tried legs to `steps`. Returns
-  // false if it finds no tours or if the budget is used up.
+  // Searches in one order of places, and tries at most `budget` legs; legs to an exit and legs of a reversed tour are
+  // not counted. Adds the number of tried legs to `steps`. Returns false if it finds no tours or if the budget is used
+  // up.
   bool find(TourOrder order, std::uint64_t budget, std::uint64_t& steps) {
     order_ = order;
     left_ = all_;
@@ -107,7 +108,7 @@ class EvenTours {
   // The places in the order in which to try them after the place `last`. `legs` are the legs to all places; if `last`
   // is the number of places, they lead in from a door. With kAll, the places are in the order of their numbers.
   // Otherwise equally good places are tried by number, beginning at `last` (from a door: at 0) and continuing
-  // cyclically, so that tours with different first places have different last places.
+  // cyclically, so that tours with different first places usually have different last places.
   std::vector<std::uint32_t> in_order(const Leg* legs, std::uint32_t last) const {
     std::vector<std::uint32_t> places(problem_.places);
     std::iota(places.begin(), places.end(), 0u);
@@ -116,8 +117,8 @@ class EvenTours {
     if (!begins) std::rotate(places.begin(), places.begin() + last, places.end());
     std::vector<std::tuple<PathType, std::size_t, std::uint64_t>> keys(problem_.places);
     for (std::uint32_t place : places) {
-      // A tour uses fewer links at its first place than at others. So it begins at the place with the least remaining
-      // capacity, and continues along the leg with the most.
+      // A tour uses fewer links at its first place than at others. So, of equally near places, it begins at the one
+      // with the least remaining capacity, and continues along the leg with the most.
       std::uint64_t least_first = 0;
       if (order_ != TourOrder::kNearest)
         least_first = begins ? most_remaining_from(place) : ~remaining_capacity(legs[place]);

@@ -21,8 +21,8 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
-// With more GPUs and NICs together than this, neither the matrix of paths is printed, because it would be too wide to
-// read, nor the paths in the JSON object.
+// With more GPUs (or CPUs, if there are no GPUs) and NICs together than this, neither the matrix of paths is printed,
+// because it would be too wide to read, nor the paths in the JSON object.
 constexpr std::size_t kMostEnds = 128;
 
 // The PCI tree. For each node: the indexes of all its links, the link that leads to it from above (kNone for a root),
@@ -80,7 +80,8 @@ void add_rows(const Graph& graph, const Tree& tree, std::uint32_t node, std::siz
   for (const std::uint32_t child : tree.beneath[node]) add_rows(graph, tree, child, depth + 1, rows);
 }
 
-// The nodes between which paths are shown: the GPUs, or the CPUs if there are no GPUs.
+// The nodes from which paths are shown: the GPUs, or the CPUs if there are no GPUs. The paths lead to these nodes and
+// to the NICs.
 std::vector<std::uint32_t> ends_of(const Graph& graph) {
   std::vector<std::uint32_t> ends = nodes_of(graph, NodeKind::kGpu);
   if (ends.empty()) ends = nodes_of(graph, NodeKind::kCpu);

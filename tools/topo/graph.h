@@ -14,7 +14,8 @@ namespace tutti::tool {
 // The numbers of parts, for example "2 CPUs, 4 PCI switches, 8 GPUs, 1 NVSwitch, 8 NICs".
 std::string parts_text(const Graph& graph);
 
-// The parts as a tree, each with its description and the link that leads to it.
+// The parts as a PCI tree, each with its description, the bandwidth of the link that leads to it, and its links outside
+// the tree.
 std::string graph_text(const Graph& graph);
 
 // A matrix of the path types, with NCCL's names: from each GPU (from each CPU if there are no GPUs) to each GPU (CPU)
@@ -35,8 +36,8 @@ std::string columns_text(const std::vector<std::vector<std::string>>& rows);
 // A short description of a part: "sm_90, 0000:17:00.0, rank 0", "400 Gbit/s, 0000:18:00.0", "GenuineIntel x86_64".
 std::string description(const GraphNode& node);
 
-// A number of GB/s or Gbit/s: with two decimals below 10, one below 100, otherwise none, and without zeros at the
-// end, for example "3.13", "20.6", "48", "1234". "unlimited" for infinity.
+// A number of GB/s or Gbit/s: with two decimals below 10, one below 100, otherwise none, but without zeros at the end
+// of the decimals, for example "3.13", "20.6", "48", "1234". "unlimited" for infinity.
 std::string number_text(double value);
 
 }  // namespace tutti::tool

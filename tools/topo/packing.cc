@@ -1,6 +1,6 @@
-// The method is column generation. The linear program contains only the tours that were useful so far. Its prices are
-// passed to cheap_tour() and cheapest_tour(), and a tour that costs less than 1 at these prices is added. If there is
-// no such tour, the optimum is reached.
+// The method is column generation. The linear program contains only the tours that were found so far. Its prices are
+// passed to cheap_tour() and, if the limits permit, to cheapest_tour(), and a tour that costs less than 1 at these
+// prices is added. If there is no such tour, the optimum is reached.
 #include "tools/topo/packing.h"
 
 #include <algorithm>
@@ -166,8 +166,8 @@ bool may_search_all(const TourProblem& problem, const PackingLimits& limits, con
 }
 
 // Returns a tour that costs less than 1 at these prices, so that adding it can increase the total. Returns nothing if
-// there is no such tour, or if none is found within the limits. If cheap_tour() finds none, also updates the bound and
-// `proven`; `total` is the total of the linear program.
+// the total has reached the bound, if there is no such tour, or if none is found within the limits. If cheap_tour()
+// finds none, also updates the bound and `proven`; `total` is the total of the linear program.
 std::optional<Tour> next_tour(const TourProblem& problem, const PackingLimits& limits,
                               const std::vector<double>& prices, double total, Packing& packing) {
   PricedTour cheap = cheap_tour(problem, prices, packing.steps);
@@ -198,8 +198,9 @@ std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& 
   return std::nullopt;
 }
 
-// Lowers the bound if possible, without the linear program: for each place, with a price of 1 for all links directly at
-// the place and 0 for all others. Every tour uses these links, so they limit the total.
+// Lowers the bound if possible, without the linear program: for each place, with a price of 1 for the first resource of
+// each leg that leaves the place and for the last resource of each leg that arrives at it, and 0 for all others. If
+// every tour uses some of these resources, they limit the total.
 void add_cut_bounds(const TourProblem& problem, double total, Packing& packing) {
   for (std::uint32_t place = 0; place < problem.places; ++place) {
     std::vector<double> prices(problem.capacity.size(), 0);
@@ -280,8 +281,9 @@ struct Aim {
 };
 
 // Equal shares are always limited by a resource that they fill completely, so the best share is a capacity divided by a
-// whole number. Returns all aims with such shares whose total is larger than that of the present packing (or about
-// equal, with at most as many tours). The largest total comes first; of equal totals, the fewest tours.
+// whole number. Returns the aims with such shares (the number is at most kMaxLoads) whose total is not above the bound,
+// and larger than that of the present packing (or about equal, with at most as many tours). The largest total comes
+// first; of equal totals, the fewest tours.
 std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours, const Packing& packing) {
   std::vector<double> capacities = problem.capacity;
   std::sort(capacities.begin(), capacities.end());

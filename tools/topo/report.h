@@ -37,8 +37,8 @@ struct DeviceCode {
 };
 DeviceCode device_code_for(const Gpu& gpu, std::span<const int> architectures);
 
-// Whether the GPUs (on_device) or the host execute a call on GPU memory by ranks on all GPUs of the machine, and a
-// clause with the reason.
+// Whether the GPUs can execute a call on GPU memory by ranks on all GPUs of the machine (on_device), or only the host
+// can, and a clause with the reason.
 struct CallPlacement {
   bool on_device = false;
   std::string reason;

@@ -15,7 +15,8 @@
 namespace tutti {
 namespace {
 
-// The places of a machine (its GPUs, or its CPUs if there are no GPUs), and all paths between them and to the NICs.
+// The places of a machine (its GPUs, or its CPUs if there are no GPUs), and the best paths between them, to the NICs,
+// and from the NICs.
 struct Machine {
   const Graph& graph;
   std::vector<std::uint32_t> places;  // indices of the nodes in the graph
@@ -298,7 +299,7 @@ class Search {
   }
 
   void warn_about_packing(std::string_view what, const Packing& packing) {
-    if (packing.tours.empty() && packing.proven) return;  // no tour exists: add_fallback_ring() gives a warning
+    if (packing.tours.empty() && packing.proven) return;  // no tour exists: add_fallback_ring() warns about that
     if (!packing.proven) {
       warn(WarningKind::kUnproven,
            machine_.places.size() > kMaxExactPlaces
@@ -354,7 +355,7 @@ class Search {
     }
   }
 
-  // Adds a ring in the order of the numbers of the places, and a warning with the reason why no other ring was found.
+  // Adds a ring in the order of the numbers of the places, and a warning with a probable reason why no ring was found.
   void add_fallback_ring() {
     Ring ring;
     for (std::uint32_t place = 0; place < machine_.places.size(); ++place) ring.gpus.push_back(place);

@@ -1,19 +1,20 @@
 // find_routes(): finds rings and trees through the GPUs of a machine that together use as much of its bandwidth as
-// possible. Only `tutti topo` uses it, to show the possibilities of a machine. Tutti's own channels follow the order
-// of the ranks. It is a pure function: the same graph always gives the same result, and any thread may call it.
-// docs/decisions/0017-search.md describes the method.
+// possible. Only `tutti topo` and tests use it, to show the possibilities of a machine. Tutti's algorithms do not use
+// its results. It is a pure function: the same graph and options always give the same result, and any thread may call
+// it. docs/decisions/0017-search.md describes the method.
 //
 // Rings. A ring visits every GPU once, and the GPUs that follow each other in the ring are connected by their best path
 // (paths_from). With several machines, a ring enters each machine by a NIC and leaves it by a NIC. Both are the same
 // NIC, so that the ring stays on its rail, unless two different NICs increase the bandwidth by more than
 // `crossing_gain`. If the path from a GPU to the NIC is farther than kPxn, the GPU sends through another GPU that is
-// nearer to the NIC and to which it has NVLink. The search is for a set of at most max_rings rings that together do
-// not exceed the capacity of any link or port, in each direction. All rings have the same bandwidth, because channels
-// share a message evenly. Of all such sets, the result is the one with the most bandwidth, then the one with the
-// fewest rings, then the first one found: near places and low numbers are tried first. A fraction of the bandwidth,
-// up to `nearness`, is given up if the worst path then has a nearer type. There are no built-in patterns.
-// Routes::bottlenecks proves that no rings, with equal bandwidths or not, have more than ring_bound_gbytes_per_s
-// together.
+// nearer to the NIC and to which it has NVLink, if there is one. The search is for a set of at most max_rings rings
+// that together do not exceed the capacity of any link or port, in each direction. All rings have the same bandwidth,
+// because channels share a message evenly. Of the sets that the search finds within its limits, the result is the one
+// with the most bandwidth, then the one with the fewest rings, then the first one found: near places and low numbers
+// are tried first. A fraction of the bandwidth, up to `nearness`, is given up if the worst path then has a nearer type.
+// There are no built-in patterns. If ring_bound_gbytes_per_s is finite, Routes::bottlenecks proves that no rings, with
+// equal bandwidths or not, have more together. If rings leave by the same NIC as they come by, this concerns only rings
+// that do the same.
 //
 // Trees. The part of a tree inside one machine is a chain: it begins at one GPU (the head), which exchanges data with
 // the NIC, and visits every GPU. Sums move towards the head while results move away from it, so a chain loads its
@@ -39,9 +40,9 @@ struct SearchOptions {
   double crossing_gain = 0.1;
   // Fraction of the bandwidth that may be given up so that paths have nearer types; 0: path types do not matter.
   double nearness = 0.05;
-  // Limit of steps for one linear program (see PackingLimits in packing.h). Each of the three searches (for rings, for
-  // rings that cross rails, for trees) solves several linear programs, and takes at most 6 times as many steps in
-  // all. If the steps are used up, the best result so far is returned.
+  // Approximate limit of steps for one linear program (see PackingLimits in packing.h). Each of the three searches (for
+  // rings, for rings that cross rails, for trees) solves several linear programs, which take about 6 times as many
+  // steps at most. If the steps are used up, the best result so far is returned.
   std::uint64_t max_steps = 1u << 24;
 
   bool operator==(const SearchOptions&) const = default;
@@ -77,8 +78,9 @@ struct Bottleneck {
   // For a link: the link and its direction. For a port, only hop.reversed is set: true means incoming.
   Hop hop{};
   std::optional<std::uint32_t> nic{};  // for a port: index into nodes_of(kNic); empty for a link
-  // For every possible ring, the sum of the prices of all resources that it uses is at least 1. The sum of capacity
-  // times price over all bottlenecks is ring_bound_gbytes_per_s.
+  // For every possible ring of the kind that the bound concerns (Routes::ring_bound_gbytes_per_s), the sum of the
+  // prices of all resources that it uses is at least 1. The sum of capacity times price over all bottlenecks is the
+  // bound.
   double price = 0;
 
   bool operator==(const Bottleneck&) const = default;
@@ -88,8 +90,8 @@ enum class WarningKind : std::uint8_t {
   // No ring was found. The result contains one ring in the order of the GPUs' numbers, with unknown bandwidth.
   kDisconnected,
   kNoNic,      // routes across machines were requested, but there is no NIC
-  kNotNvLink,  // there are NVLinks, but some ring also uses slower paths between GPUs
-  kCrossing,   // rings leave the machine by another NIC than they came by
+  kNotNvLink,  // there are NVLinks, but some ring also uses other paths between GPUs
+  kCrossing,   // some rings may leave the machine by another NIC than they came by
   // The steps were used up, or there are too many GPUs for an exact search, so better routes may exist.
   kUnproven,
   // The bandwidth is less than 90% of the bound. More rings, or rings with unequal bandwidths, might reach the bound.
@@ -106,11 +108,14 @@ struct Warning {
 struct Routes {
   std::vector<Ring> rings{};
   std::vector<Tree> trees{};
-  double ring_gbytes_per_s = 0;        // all rings together
-  double ring_bound_gbytes_per_s = 0;  // upper bound for any set of rings; infinite: unknown
+  double ring_gbytes_per_s = 0;  // all rings together
+  // Upper bound for any set of rings; infinite: unknown. With several machines, it is a bound only for rings that leave
+  // by the NIC that they came by, unless there is a warning kCrossing; then it is a bound for all rings.
+  double ring_bound_gbytes_per_s = 0;
   double tree_gbytes_per_s = 0;
   double tree_bound_gbytes_per_s = 0;
-  // Bottlenecks of the rings, the one with the largest capacity times price first. Empty if no bound is known.
+  // Bottlenecks of the rings, the one with the largest capacity times price first. Empty if no bound is known, or if it
+  // is proved that there is no ring.
   std::vector<Bottleneck> bottlenecks{};
   std::vector<Warning> warnings{};  // for the user
   std::uint64_t steps = 0;          // steps that the search took

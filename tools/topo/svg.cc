@@ -18,7 +18,7 @@ constexpr std::uint32_t kNone = ~0U;
 
 // Lengths in pixels.
 constexpr double kMargin = 28;
-constexpr double kColumn = 84;  // width of the column of one GPU or NIC
+constexpr double kColumn = 84;  // width of the column of one part without children in the PCI tree
 constexpr double kBox = 72;
 constexpr double kBar = 30;
 constexpr double kCpuBar = 44;
@@ -95,7 +95,8 @@ class Drawing {
  private:
   NodeKind kind(std::uint32_t node) const { return graph_.nodes[node].kind; }
 
-  // Sets the positions of all parts. Each part without children in the PCI tree has a column of its own, from left to
+  // Sets the positions of the CPUs, of all parts below them in the PCI tree, and of the NVSwitches. Other parts keep
+  // the width 0 and are not drawn. Each part without children in the PCI tree has a column of its own, from left to
   // right. A part with children is as wide as the columns of its children together.
   void lay_out() {
     double x = kMargin;
@@ -308,8 +309,8 @@ class Drawing {
     drawing_.text(x, at.y + 49, short_bus_id(node), {.size = 9, .colour = "#78868e"});
   }
 
-  // Draws the rings and trees below the machine: one row for each, with its GPUs in their order. The trees are to the
-  // right of the rings.
+  // Draws the rings and trees below the machine, at most kMostDrawn of each: one row for each, with its GPUs in their
+  // order. The trees are to the right of the rings.
   void draw_routes() {
     constexpr std::size_t kMostDrawn = 16;
     constexpr double kBetween = 60;

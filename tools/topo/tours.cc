@@ -77,7 +77,7 @@ class HeldKarp {
 
  private:
   // The lowest price of all partial tours that have visited exactly the places in `set` and end at `last`; infinite if
-  // `last` is not in the set.
+  // there is none, for example because `last` is not in the set.
   double& at(std::uint32_t set, std::uint32_t last) { return best_[static_cast<std::size_t>(set) * places_ + last]; }
 
   // Reads the cheapest tour from the table, backwards from its last place.

@@ -37,13 +37,14 @@ struct Exit {
 };
 
 struct TourProblem {
-  std::uint32_t places = 0;        // number of places, 1 to 2^16
+  std::uint32_t places = 0;        // number of places, at least 1 and less than 2^16
   std::vector<double> capacity{};  // indexed by resource; greater than 0
   std::vector<Leg> between{};      // indexed by from * places + to
   std::vector<Door> doors{};
   std::vector<Exit> exits{};
-  bool reversible = false;  // every tour may also be taken in reverse; door i and exit i are then the same NIC
-  bool closed = false;      // a ring in one machine: the exit's legs are paths to place 0, and not to the outside
+  // Every tour may also be taken in reverse. Door i and exit i are then the same NIC, or (if `closed`) both at place 0.
+  bool reversible = false;
+  bool closed = false;  // a ring in one machine: the exit's legs are paths to place 0, and not to the outside
 
   const Leg& leg(std::uint32_t from, std::uint32_t to) const { return between[from * places + to]; }
 };
@@ -77,10 +78,10 @@ inline constexpr std::uint32_t kMaxExactPlaces = 16;
 // recurrence. Adds the number of steps to `steps`.
 PricedTour cheapest_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
-// Finds a cheap tour, which need not be the cheapest: for each door, a tour that always continues to the place with the
-// cheapest leg (places^2 steps). With at most kMaxExactPlaces places, it then moves single places to other positions
-// in the tour as long as that reduces the price (at most places^3 steps for each door). Adds the number of steps to
-// `steps`.
+// Finds a cheap tour, which need not be the cheapest. It makes a tour for each door, which always continues to the
+// place with the cheapest leg (places^2 steps). With at most kMaxExactPlaces places, it then moves single places to
+// other positions in the tour as long as that reduces the price (at most places^3 steps for each door). The result is
+// the cheapest of these tours. Adds the number of steps to `steps`.
 PricedTour cheap_tour(const TourProblem& problem, const std::vector<double>& prices, std::uint64_t& steps);
 
 // Returns a lower bound for the price of every tour. A tour leaves each place once and arrives at each place once. So

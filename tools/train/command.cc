@@ -74,7 +74,8 @@ bool parse(const std::string& text, Number least, Number most, Number& value) {
   return wrong == std::errc() && last == end && value >= least && value <= most;
 }
 
-// The options of `tutti train` that concern the start of the ranks. The harness does not get them.
+// The options of `tutti train` that concern the start of the ranks. Of these, the harness gets only the number of
+// ranks.
 struct Launch {
   std::int32_t ranks = 0;
   std::optional<ElasticBounds> elastic;

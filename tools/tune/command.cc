@@ -44,7 +44,8 @@ struct TuneArguments {
   std::string parameters_path{};
   std::uint32_t nodes = 1;
   bool print = false;
-  // The option --part: set if `tutti tune` has started this process as a rank. It names the measurement to do.
+  // The option --part: set if `tutti tune` (without --regret) has started this process as a rank. It names the
+  // measurement to do.
   std::string part{};
   bool regret = false;
   std::string collectives = "all_reduce";

@@ -22,7 +22,7 @@
 namespace tutti::tool {
 namespace {
 
-// Largest number of ranks for --explain, because the simulation of more ranks takes too long.
+// Largest number of ranks for --explain with --shape or --xml, because the simulation of more ranks takes too long.
 constexpr std::uint32_t kMostExplained = 512;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
@@ -66,7 +66,7 @@ std::string why_not_predicted(const SimTask& task) {
 }
 
 // --explain for a shape or an XML file: the simulated times of `tutti sim` for that machine, and the algorithm that the
-// library would select on it.
+// library would select on it, if it would use a rule of thumb.
 Result<std::string> explain_shape(const ExplainOptions& options) {
   SimArguments arguments{.collective = std::string(to_string(options.kind)),
                          .shape = options.shape,
@@ -118,7 +118,7 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   collective.nodes = nodes_of_ranks(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
   detail::AlgorithmSelector selector(
-      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // the selector takes part in its ownership
+      {.tuning = std::make_shared<const detail::Tuning>(tuning),  // a shared_ptr, because communicators share one
        .ranks = ranks,
        .nodes = collective.nodes,
        .cores = cores_of({host.cpus}, 0),

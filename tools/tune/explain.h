@@ -14,17 +14,18 @@ namespace tutti::tool {
 struct ExplainOptions {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::uint64_t bytes = 0;  // bytes of one block of the call
-  std::uint32_t ranks = 0;  // 0: 2 ranks for this machine, or all ranks of the shape or XML file
+  std::uint32_t ranks = 0;  // 0: 2 ranks on each machine like this one, or all ranks of the shape or XML file
   std::uint32_t machines = 1;
   bool tcp = false;  // for this machine: its ranks communicate over TCP and not through shared memory
-  // The name of a shape, or the path of a file in NCCL's XML format. If both are empty: this machine.
+  // The name of a shape, or the path of a file in NCCL's XML format. If both are empty: this machine, and others like
+  // it if `machines` is more than 1.
   std::string shape{};
   std::string xml_path{};
   // A file of costs. Empty: the costs that `tutti tune` has measured on this machine, or defaults if there are none.
   std::string parameters_path{};
 };
 
-// Returns the text to print. Errors: kInvalidArgument, kUnsupported, kConfig (TUTTI_TUNE), kSystem.
+// Returns the text to print. Errors: kInvalidArgument, kUnsupported, kConfig (for example TUTTI_TUNE), kSystem.
 Result<std::string> explain(const ExplainOptions& options);
 
 }  // namespace tutti::tool

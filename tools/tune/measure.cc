@@ -123,9 +123,9 @@ class Measurer {
     return all;
   }
 
-  // Measures `body` in several samples of several calls each. Rank 0 stores the median and the 95th percentile of the
-  // samples' times per call, divided by `parts`, the number of operations in one call of `body`. All ranks must call
-  // it.
+  // Measures `body` in several samples of one or more calls each. Rank 0 stores the median and the 95th percentile of
+  // the samples' times per call, divided by `parts`, the number of operations in one call of `body`. All ranks must
+  // call it.
   Status sample(std::string what, std::uint64_t bytes, int parts, const std::function<Status()>& body) {
     std::vector<double> times;
     std::int64_t calls = 2;

@@ -1,6 +1,6 @@
 // The measurements of `tutti tune`: the times of calls of the library between ranks, each of which is a process, and
-// the times of additions and copies in the memory of one rank. model/fit.h lists the names of the measurements and
-// computes the parameters of a machine from them.
+// the times of a reduction kernel and of copies in the memory of one rank. model/fit.h lists the names of the
+// measurements and computes the parameters of a machine from them.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 namespace tutti::tool {
 
 // The groups of measurements. The job has two ranks that share memory (kMemory), two ranks that communicate over TCP
-// (kNic), or twice as many ranks as cores, but at most 16, that share memory (kCrowd).
+// (kNic), or twice as many ranks as cores, but at most kMostCrowd (command.cc), that share memory (kCrowd).
 enum class TunePart : std::uint8_t { kMemory, kNic, kCrowd };
 
 // Does this rank's part of the measurements of a group. All ranks must call it. Rank 0 gets the measurements, and the

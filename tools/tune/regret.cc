@@ -94,7 +94,7 @@ class RegretRank {
                               .output = side.output_elements > 0 ? output : nullptr,
                               .count = side.count,
                               .type = DataType::kFloat32,
-                              .op = ReduceOp::kMax},  // maximum, so that the zeros in the buffer stay zeros
+                              .op = ReduceOp::kMax},  // maximum: repeated calls do not change the values
                              {.algorithm = algorithm});
   }
 

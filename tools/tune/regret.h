@@ -1,6 +1,6 @@
 // `tutti tune --regret`: measures every algorithm of a collective and compares the fastest one with the one that the
-// library selects. The ranks are processes. In each round, all algorithms are measured one after the other, so that
-// slow changes of the machine's speed affect all of them equally.
+// library selects. The ranks are processes. In each round, all algorithms (later without those that are much slower
+// than the best one) are measured one after the other, so that slow changes of the machine's speed affect them equally.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct RegretOptions {
   std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes: message_elements() of float32
   MemoryKind memory = MemoryKind::kPlain;
   // Largest number of rounds of a point (a collective and a size). In each round, one sample of every algorithm is
-  // taken, except of those that were much slower than the best one in three rounds. A point that takes longer than
-  // point_s seconds ends after its present round, but not before the third one.
+  // taken, except of those that were much slower than the best one in kFewestRounds (regret.cc) rounds. A point that
+  // takes longer than point_s seconds ends after its present round, but not before round kFewestRounds.
   std::int64_t rounds = 5;
   double sample_us = 3000;  // intended duration of all calls of one sample together
   double point_s = 2;       // time limit for a point, in seconds; see `rounds`
@@ -47,7 +47,8 @@ struct RegretRow {
 Result<std::vector<RegretRow>> measure_regret(Communicator& communicator, const RegretOptions& options,
                                               std::string_view transport);
 
-// Convert rows to CSV, one line for each, and back. Error of parse_regret(): kInvalidArgument if a line is invalid.
+// Convert rows to CSV, one line for each after a line with the names, and back. Error of parse_regret():
+// kInvalidArgument if a line is invalid.
 std::string to_csv(const std::vector<RegretRow>& rows);
 Result<std::vector<RegretRow>> parse_regret(std::string_view csv);
 

@@ -1,5 +1,5 @@
-// Checks a topology file as a whole. It finds parts that appear twice, CPU masks that overlap, parts that are not
-// connected, and links that are implausibly slow.
+// Checks a topology file as a whole. For example, it finds numbers that appear twice, CPU masks that are invalid or
+// overlap, GPUs and NICs that are not connected, and PCI links that are implausibly slow.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -145,8 +145,8 @@ class Check {
     }
   }
 
-  // Reports each bridge if its link towards the CPU is much slower (kMuchSlower) than the link of a device beneath
-  // it. Virtual machines often report such wrong speeds.
+  // Reports each bridge if its link towards the CPU is much slower (kMuchSlower) than the link of a device directly
+  // beneath it, and the file has the speeds of both. Virtual machines often report such wrong speeds.
   void check_bridges() {
     std::vector<bool> reported(nodes().size(), false);
     for (std::uint32_t i = 0; i < nodes().size(); ++i) {

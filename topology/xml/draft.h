@@ -36,10 +36,12 @@ class XmlDraft {
   void report(Severity severity, const XmlElement& element, std::string what, std::string advice);
 
   // The following functions return the value of an attribute. If the attribute is missing or its value is invalid, they
-  // return `otherwise`, or 0 or nothing if they have no such parameter. An invalid value also adds a finding. If
-  // `assumed` is empty, the finding is an error: without a bus id, the number of a GPU or rank, or the count or
-  // bandwidth of a link, the graph would show a different machine. Otherwise the finding is a warning, and `assumed`
-  // is a clause that describes the assumption, for example "the model of the CPU is not known".
+  // return `otherwise`, or 0, an empty text or nothing if they have no such parameter. An invalid value also adds a
+  // finding; for text(), no value is invalid. If `assumed` is empty, the finding is an error, because the graph would
+  // show a different machine, for example without a bus id, the number of a GPU or rank, or the count or bandwidth of a
+  // link. Otherwise the finding is a warning, and `assumed` is a clause that describes the assumption, for example "the
+  // model of the CPU is not known". link_speed() makes an assumption of its own, and also warns about a speed that no
+  // generation of PCI Express has.
   std::int64_t integer(const XmlElement& element, std::string_view name, std::int64_t least, std::int64_t most,
                        std::int64_t otherwise, std::string_view assumed = {});
   double real(const XmlElement& element, std::string_view name, double most, double otherwise,
@@ -60,9 +62,9 @@ class XmlDraft {
                     std::string_view assumed = {});
 };
 
-// Checks the names of elements and attributes, and that each element is inside an element that may contain it. Each
-// fault becomes a finding. Elements that are unknown or misplaced are removed from `draft.children`, so that the
-// functions below do not see them.
+// Checks the names of elements and attributes, that required attributes are present, and that each element is inside an
+// element that may contain it. Each fault becomes a finding. Elements that are unknown or misplaced are removed from
+// `draft.children`, so that the functions below do not see them; the elements inside them are not checked.
 void check_vocabulary(XmlDraft& draft);
 
 // Adds the parts (CPUs, PCI switches, GPUs, NICs) and the links of the PCI tree to draft.graph.
@@ -72,7 +74,7 @@ void read_parts(XmlDraft& draft);
 // between PCI switches. Also adds a node for the NVSwitch if a GPU has a link to it.
 void read_links(XmlDraft& draft);
 
-// Finds faults that only several parts together show, for example two GPUs with the same number.
+// Finds faults of the file as a whole, for example two GPUs with the same number.
 void check_whole(XmlDraft& draft);
 
 // Sorts the links into the order in which read_xml() returns them: first the links of the PCI tree, by the node farther

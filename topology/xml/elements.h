@@ -1,5 +1,6 @@
 // Converts the text of an XML file to a flat list of elements. The numbers and depths of elements are within the
-// limits of xml.h, so a recursion over the list is safe. A pure function; may be called by any thread.
+// limits of xml.h, so a recursion over the list is safe. The function changes nothing but `findings`; may be called by
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct XmlElement {
 };
 
 // Returns the elements in the order of the text, the root first. Adds faults to `findings`. Returns an empty list if
-// one of them is a Severity::kError: the text is not XML, has several roots or a DOCTYPE, or exceeds a limit.
+// one of them is a Severity::kError, for example because the text is not XML, has several roots, a DOCTYPE or a control
+// character in a value, or exceeds a limit.
 std::vector<XmlElement> read_elements(std::string_view text, std::vector<Finding>& findings);
 
 }  // namespace tutti

@@ -55,8 +55,9 @@ class Links {
     for (const std::uint32_t link : draft_.children_named(gpu, "c2c")) read_c2c(link, node);
   }
 
-  // Returns the node that the attribute `target` names: a GPU of the file, or the NVSwitch if `device_class` is that of
-  // NVSwitches; the first such link adds its node. Returns kNoNode if it is neither.
+  // Returns the node to which the link `element` leads: the GPU of the file that the attribute `target` names, or the
+  // NVSwitch if `device_class` is that of NVSwitches; the first such link adds its node. Returns kNoNode if the target
+  // is neither.
   std::uint32_t target_of(const XmlElement& element, std::uint32_t device_class) {
     const std::string target = draft_.text(element, "target");
     const auto id = parse_bus_id(target);

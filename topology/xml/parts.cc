@@ -23,7 +23,8 @@ constexpr double kMostGbytes = 1e6;
 constexpr std::uint32_t kMostClass = 0xFFFFFF;
 constexpr std::uint32_t kMostId = 0xFFFF;
 
-// The assumptions that are made if the value of an attribute is invalid: the argument `assumed` of XmlDraft::integer().
+// The assumptions that are made if the value of an attribute is invalid: the argument `assumed` of functions of
+// XmlDraft.
 constexpr std::string_view kNoFamily = "the family of the CPU is not known";
 constexpr std::string_view kNoModel = "the model of the CPU is not known";
 constexpr std::string_view kNoId = "the maker and model of the device are not known";
@@ -42,8 +43,8 @@ class Parts {
       draft_.report(Severity::kError, draft_.elements.front(), "<system> without a <cpu>", "a machine has a CPU");
     }
     for (const std::uint32_t cpu : cpus) read_cpu(cpu);
-    // number() also names the GPUs after their numbers. Then, if two nodes have the same name, make_unique() gives
-    // the later one a different name.
+    // number() also names the GPUs without tutti_name after their numbers. Then, if two nodes have the same name,
+    // make_unique() gives the later one a different name.
     number(NodeKind::kGpu);
     number(NodeKind::kNic);
     for (GraphNode& node : draft_.graph.nodes) make_unique(node);
@@ -186,7 +187,7 @@ class Parts {
   }
 
   // Reads a <net> element that becomes a node of its own: a port of a card with several ports, or a port without a PCI
-  // device. (If a card has one port, read_pci() makes one node for card and port.)
+  // device of its own. (If a card has one port, read_pci() makes one node for card and port.)
   void read_port(std::uint32_t index, std::uint32_t above) {
     const XmlElement& element = draft_.elements[index];
     const std::uint32_t node = add(NodeKind::kNic, index, above, draft_.text(element, "name"));
@@ -219,7 +220,7 @@ class Parts {
   }
 
   // Gives numbers to the GPUs or NICs without a number in the file, in the order of their bus ids, beginning after the
-  // highest number in the file. Then names the GPUs that have no tutti_name: "gpu0", "gpu1", ...
+  // highest number of this kind in the file. Then names the GPUs that have no tutti_name: "gpu0", "gpu1", ...
   void number(NodeKind kind) {
     std::int32_t next = 0;
     std::vector<std::uint32_t> without;
@@ -278,7 +279,7 @@ class Parts {
   }
 
   XmlDraft& draft_;
-  std::set<std::uint32_t> class_only_nodes_;  // nodes that the file describes by their PCI class only
+  std::set<std::uint32_t> class_only_nodes_;  // GPUs without a <gpu> element, and NICs without a <net> element
   std::set<std::string> names_;
   std::map<std::string, std::uint32_t> copies_;
 };

@@ -18,7 +18,7 @@ std::optional<std::uint32_t> parse_hexadecimal(std::string_view text);  // for e
 std::optional<double> parse_link_speed(std::string_view text);
 
 // Returns a PCI bus id in the form "0000:3b:00.0" (domain:bus:device.function), in lower case. The text may be in upper
-// case, and its domain may have four to eight digits.
+// case, and its domain may have more than four digits, up to the value 0xffffffff.
 std::optional<std::string> parse_bus_id(std::string_view text);
 
 // CPU masks in the format of the kernel: 32-bit words in hexadecimal, separated by commas, the word of the CPUs 0 to 31

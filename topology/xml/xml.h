@@ -2,13 +2,14 @@
 // work on texts; the caller reads and writes the files. Only the `tutti` command and tests link this
 // (tutti::topology_xml).
 //
-// As much of a file as possible is read, and every fault becomes a Finding with its line. For any text, time and
-// memory are bounded by the limits below: no entity is expanded, and nothing recurses deeper than kMaxXmlDepth.
+// If possible, reading continues after a fault. Each fault becomes a Finding with its line, up to kMaxXmlFindings. For
+// any text, time and memory are bounded by the limits below: no entity is expanded, and nothing recurses deeper than
+// kMaxXmlDepth.
 //
 // Tutti adds extensions to the format, which NCCL ignores. An extension is written only if the graph has a property
-// that NCCL's format cannot express: the attribute tutti_name for the name of a part, tutti_gbytes_per_s for the
-// bandwidth of a link, and, unless all CPUs are linked to each other with the default bandwidth,
-// tutti_cpulinks="listed" on the <system> and one element tutti_cpulink for each link between CPUs.
+// that NCCL's format cannot express: the attribute tutti_name for the name of the graph or of a part,
+// tutti_gbytes_per_s for the bandwidth of a link, and, unless all CPUs are linked to each other with the default
+// bandwidth, tutti_cpulinks="listed" on the <system> and one element tutti_cpulink for each link between CPUs.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +28,14 @@ inline constexpr std::size_t kMaxXmlElements = 65'536;
 inline constexpr std::size_t kMaxXmlDepth = 64;
 inline constexpr std::size_t kMaxXmlAttributes = 32;     // attributes of one element
 inline constexpr std::size_t kMaxXmlValueBytes = 1'024;  // bytes of a value, or of the name of an element or attribute
-inline constexpr std::size_t kMaxXmlFindings = 1'000;    // one further finding then reports that there are more
+// Largest number of findings. One further finding reports that there are more, except if the others are only about text
+// between elements.
+inline constexpr std::size_t kMaxXmlFindings = 1'000;
 
 enum class Severity : std::uint8_t {
-  kNote,     // the file is valid, but it lacks a value, and one is assumed
-  kWarning,  // a value or element is doubtful; Finding::advice says whether it is used or ignored
-  kError,    // the file cannot be what its author intended
+  kNote,     // the file is valid, but it lacks a value; a default is used, or the value stays unknown
+  kWarning,  // something in the file is doubtful; Finding::advice usually states whether it is used or ignored
+  kError,    // the file is invalid, so the graph that was read must not be used
 };
 
 struct Finding {
@@ -67,7 +70,7 @@ Result<Graph> parse_xml(std::string_view text);
 Result<std::string> to_xml(const Graph& graph);
 
 // Returns the same machine with its parts and links in the order in which read_xml() would return them. Parts that no
-// PCI links connect to a CPU come last.
+// PCI links connect to a CPU come last, for example the NVSwitch.
 Graph in_file_order(const Graph& graph);
 
 std::string_view to_string(Severity severity);  // "note", "warning", "error"

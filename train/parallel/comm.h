@@ -1,7 +1,7 @@
 // Comm: collectives and sends of tensors over Tutti, and the time that a rank waits for them.
 //
-// In train/, and only there, errors are exceptions, because an error inside libtorch's backward pass cannot be returned
-// in another way. Failure contains Tutti's error; require() only appends to its message.
+// In train/, errors are exceptions of the type Failure, because an error inside libtorch's backward pass cannot be
+// returned in another way. Failure contains Tutti's error; require() only appends to its message.
 //
 // All tensors are contiguous, and are on one device. Calls on GPU tensors are ordered in the default stream of the
 // current context, which is also libtorch's default stream. One thread uses a Comm and its Pending objects.
@@ -101,7 +101,8 @@ class Comm {
   Pending start_receive(const Tensor& values, std::int32_t peer);
 
   // A float32 tensor of `count` zeros, in memory that all ranks of a machine can map, so that collectives need no
-  // copies. On a GPU it is ordinary memory. The tensor must not be used after this Comm is destroyed. Collective.
+  // copies. On a GPU, in a group of one rank, or with no elements it is ordinary memory. The tensor must be destroyed
+  // before the communicator of this Comm.
   Tensor shared_zeros(std::int64_t count, torch::Device device);
 
  private:

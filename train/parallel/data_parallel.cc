@@ -5,8 +5,8 @@
 namespace tutti::train {
 namespace {
 
-// Data parallel: every rank holds all values, gradients and optimizer state. The gradients of a bucket are
-// all-reduced as soon as its backward pass has finished.
+// Data parallel: every rank holds all values, gradients and optimizer state. The gradients of a bucket are all-reduced
+// as soon as its backward pass in the last pass of the step has finished, or, without overlap, in finish().
 class DataParallel final : public BaseReplicas {
  public:
   DataParallel(const Layers& layers, Comm& ranks, const ReplicaOptions& options)

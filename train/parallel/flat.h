@@ -26,8 +26,9 @@ struct ParameterSlice {
   std::int64_t length = 0;
 };
 
-// A bucket: layers [first, last] of a model. `count` is the number of elements; `padded` is `count` rounded up to the
-// multiple given to make_buckets(), so that the bucket can be divided into equal shards.
+// A bucket: layers `first` to `last`, both included, of the layers of this rank. `count` is the number of elements;
+// `padded` is `count` rounded up to the multiple given to make_buckets(), so that the bucket can be divided into equal
+// shards.
 struct Bucket {
   std::size_t first = 0;
   std::size_t last = 0;

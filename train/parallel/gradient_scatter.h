@@ -24,7 +24,8 @@ class GradientScatter {
   // Prepares a buffer with zeros for the gradients of the bucket. If the buffer is still in use, this waits for its
   // reduce-scatter.
   void open(std::size_t bucket);
-  // Starts the reduce-scatter of the bucket. Its result is added to `shard` later, by open() or finish().
+  // Starts the reduce-scatter of the bucket. Its result is added to `shard` later, by open() or finish(), or, without
+  // overlap, at once.
   void close(std::size_t bucket, Tensor& shard);
   // Waits for the reduce-scatters of all outstanding buckets, and adds their results to the shards.
   void finish();
@@ -49,7 +50,7 @@ class GradientScatter {
   bool overlap_;
   std::int64_t length_ = 0;  // elements of the longest bucket
   std::array<Buffer, 2> buffers_;
-  // the buffer that the next bucket uses
+  // the buffer that open() uses next, or has used for a bucket that is not closed yet
   std::size_t turn_ = 0;
 };
 

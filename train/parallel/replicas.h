@@ -1,5 +1,5 @@
-// Replicas: how ranks that train the same layers on different samples share values, gradients and optimizer state.
-// Each strategy has a file of its own. The learner uses all of them in the same way:
+// Replicas: how ranks that train the same layers on different samples share values, gradients and optimizer state. Each
+// strategy has a file of its own, except that ZeRO-3 and MiCS share one. The learner uses all of them in the same way:
 //
 //   begin_step()                          sets the gradients to zero
 //   for each pass (micro-batch):
@@ -11,8 +11,9 @@
 //
 // The passes scale their gradients so that the plain sum over all ranks and passes is the gradient of the batch.
 //
-// One thread uses a Replicas object. All ranks make the same calls in the same order, because most of them are
-// collective.
+// With a pipeline, several passes can be between their forward and their backward part. One thread uses a Replicas
+// object. All ranks make the same calls in the same order, because most of them are collective. Only a rank for which
+// computes() is false executes no passes.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,12 @@ struct Shard {
 };
 
 struct ReplicaOptions {
-  std::int64_t bucket_bytes = 1 << 20;  // bytes of gradients that are communicated in one call
-  bool overlap = true;                  // communicate during the backward pass
-  bool keep_in_place = true;            // put gradients in memory that all ranks of a machine can map
-  std::size_t first_layer = 0;          // index in the model of the first layer; for parameter names
+  // Least number of bytes of gradients in a bucket, except in the last one. ZeRO-3, MiCS and parameter servers ignore
+  // it.
+  std::int64_t bucket_bytes = 1 << 20;
+  bool overlap = true;          // communicate during the backward pass
+  bool keep_in_place = true;    // data parallel only: put gradients in memory that all ranks of a machine can map
+  std::size_t first_layer = 0;  // index in the model of the first layer; for parameter names
   torch::Device device = torch::kCPU;
 };
 
@@ -53,7 +56,8 @@ class Replicas {
   virtual void finish() = 0;
   virtual std::vector<Shard>& shards() = 0;
   virtual void publish() = 0;
-  // Called after a failure, when the communicator has been aborted. Waits until no call uses the gradients any more.
+  // Called after a failure in an elastic job, when the communicator has been aborted. Waits until no call uses the
+  // gradients any more. Only data parallel, the strategy of elastic jobs, implements it.
   virtual void abandon() = 0;
   // Whether all ranks have the same shards. If so, each rank's shards cover the whole gradient; otherwise a norm, for
   // example, has to be summed over ranks.
@@ -80,8 +84,8 @@ class BaseReplicas : public Replicas {
   std::vector<Shard> shards_;
 };
 
-// Data parallel: every rank holds everything. Gradients are all-reduced bucket by bucket during the backward pass.
-// Source: Li et al., PyTorch Distributed, 2020.
+// Data parallel: every rank holds everything. Gradients are all-reduced bucket by bucket, with overlap during the
+// backward pass. Source: Li et al., PyTorch Distributed, 2020.
 std::unique_ptr<Replicas> make_data_parallel(const Layers& layers, Comm& ranks, const ReplicaOptions& options);
 // ZeRO-1: every rank holds all values and gradients; the optimizer state is sharded. Source: Rajbhandari et al.,
 // ZeRO, 2020.

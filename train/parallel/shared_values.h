@@ -3,7 +3,7 @@
 // into the other buffer.
 //
 // The parameters of the layers, and the tensors that autograd has saved, refer to one libtorch storage per bucket.
-// While a bucket is gathered, its storage points to a buffer; otherwise it points to no memory. One thread uses a
+// While a bucket is in a buffer, its storage points to that buffer; otherwise it points to no memory. One thread uses a
 // SharedValues.
 #pragma once
 

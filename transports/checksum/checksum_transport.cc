@@ -85,7 +85,7 @@ class ChecksumReceive final : public ReceiveConnection {
   ChecksumReceive(std::unique_ptr<ReceiveConnection> inner, std::string hop)
       : inner_(std::move(inner)), hop_(std::move(hop)) {}
 
-  // `place` is not passed to the inner connection, because that would store the trailer there as well.
+  // `place` is not passed to the inner connection, because a message with its trailer is longer than `place`.
   Arrival arrival(const CallTag& call, std::span<std::byte>) override {
     const Arrival arrival = inner_->arrival(call);
     if (arrival != Arrival::kMessage || checked_call_ == call) return arrival;

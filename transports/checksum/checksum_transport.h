@@ -1,7 +1,7 @@
 // ChecksumTransport: adds a checksum to every message of another transport. The sender writes a trailer behind the
-// value in the slot, and the receiver checks the trailer before it returns the message. If a bit was flipped between
-// these two moments, for example in a slot, a kernel buffer, a network card or a cable, arrival() returns
-// Arrival::kDamaged, and ReceiveConnection::damage() names the two ranks and the path between them.
+// value in the slot, and the receiver checks the trailer before it returns the message. If a bit of the value or of the
+// trailer was flipped between these two moments, for example in a slot, a kernel buffer, a network card or a cable,
+// arrival() returns Arrival::kDamaged, and ReceiveConnection::damage() names the two ranks and the path between them.
 //
 // All values go through slots: peers cannot read windows, there are no mailboxes, and ranks do not access each
 // other's memory, because such accesses would bypass the messages and their checksums. Status boards, datagrams and
@@ -26,14 +26,14 @@ struct ChecksumTrailer {
 static_assert(sizeof(ChecksumTrailer) == 8);
 
 // The slots of the inner transport are longer than the slots of the ChecksumTransport by this number of bytes. The
-// trailer needs only 8 of them, but the length of a slot must be a multiple of the page size.
+// trailer needs only 8 of them, but the length of a slot in shared memory must be a multiple of 4096.
 inline constexpr std::uint32_t kChecksumSlotBytes = 4096;
 
 class ChecksumTransport final : public Transport {
  public:
   // The slots of `inner` must be kChecksumSlotBytes longer than those of this transport. `paths`: for each rank, a
-  // text that describes how messages travel between it and this rank, used in error messages: "shared memory", "tcp,
-  // 10.0.0.7:4711". `rank`: this rank.
+  // text that describes how messages travel between it and this rank, used in error messages, for example "shared
+  // memory" or "tcp, 10.0.0.7:4711". `rank`: this rank.
   ChecksumTransport(std::unique_ptr<Transport> inner, std::uint32_t rank, std::vector<std::string> paths);
 
   std::string_view name() const override { return inner_->name(); }

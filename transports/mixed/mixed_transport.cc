@@ -59,8 +59,8 @@ class RemoteSendConnection final : public SendConnection {
   const ShmTransport& local_;
 };
 
-// Returns "mixed" if the remote transport is TCP, and otherwise for example "shm+verbs". If this rank has no other rank
-// on its machine, the result is the name of the remote transport, because only that one is used.
+// Returns "mixed" if the remote transport is TCP, and otherwise for example "shm+verbs". If only this rank has a local
+// index, the result is the name of the remote transport, because only that one carries messages.
 std::string name_of(const MixedOptions& options, std::string_view remote) {
   const auto local = std::count_if(options.local_index.begin(), options.local_index.end(),
                                    [](std::int32_t index) { return index >= 0; });

@@ -1,13 +1,14 @@
-// MixedTransport: one communicator over two transports. It uses shared memory for the ranks of this machine, and a
-// network transport for all other ranks. A function about one peer is forwarded to the transport that serves the peer.
-// Other functions are forwarded to both transports, or to the one that can answer. Thread-safety: see transport.h.
+// MixedTransport: one communicator over two transports. It uses shared memory for the ranks that have a local index,
+// normally those of this machine, and a network transport for all other ranks. Most functions about one peer are
+// forwarded to the transport that serves the peer, and most other functions to both transports, or to the one that can
+// answer. Thread-safety: see transport.h.
 //
-// Memory is registered with the shared-memory transport only, and local peers read it in place. A message that is
-// published to a remote peer is sent over the network from the memory of the window.
+// Windows belong to the shared-memory transport, and local peers read them in place. A message that is published to a
+// remote peer is sent over the network from the memory of the window.
 //
 // The rank sleeps in the doorbell of the network transport, which also watches the descriptors of a
 // DescriptorDoorbell of the shared-memory transport. While the rank sleeps, the state of that DescriptorDoorbell
-// tells local peers to wake the rank through a descriptor instead of a futex.
+// shows local peers that they must wake the rank through a descriptor instead of a futex.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +25,16 @@ namespace tutti {
 struct MixedOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
-  // Indexed by rank: the number of the rank in the shared-memory transport, or -1 if the rank is on another machine.
-  // The element of this rank itself must not be -1.
+  // Indexed by rank: the number of the rank in the shared-memory transport, or -1 if the rank is reached by the
+  // network. The element of this rank itself must not be -1.
   std::vector<std::int32_t> local_index;
 };
 
 class MixedTransport final : public Transport {
  public:
-  // `local` connects the ranks that have a local index. `remote` identifies its peers by rank, and is only used for
-  // ranks on other machines. `remote_doorbell` is remote->doorbell(). Both transports must have the same
-  // slot_bytes(). Errors: kSystem.
+  // `local` connects the ranks that have a local index. `remote` identifies its peers by rank, and is only used for the
+  // other ranks. `remote_doorbell` is remote->doorbell(). Both transports must have the same slot_bytes(). Errors:
+  // kSystem.
   static Result<std::unique_ptr<MixedTransport>> create(MixedOptions options, std::unique_ptr<ShmTransport> local,
                                                         std::unique_ptr<Transport> remote,
                                                         PollDoorbell& remote_doorbell);

@@ -1,6 +1,6 @@
-// DataPath: transfers messages to peers on other machines in place of TCP. There are two: verbs and UCX. Status
-// boards, close notifications, and the detection that a process has ended remain the task of TcpTransport.
-// OffloadTransport combines the two.
+// DataPath: transfers messages between machines in place of TCP. There are two implementations: VerbsPath and UcxPath.
+// Status boards, close notifications, and the detection that a process has ended remain the task of TcpTransport.
+// OffloadTransport combines a DataPath with a TcpTransport.
 //
 // There is one DataPath for each transport, used by the thread that drives progress. Connections may outlive it,
 // like those of a Transport.
@@ -42,24 +42,25 @@ class DataPath {
   // HandshakeChannel::send().
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
-  // Processes everything that has arrived, and sends everything that waits. Never blocks.
+  // Processes everything that has arrived, and sends everything that waits, as far as possible now. Never blocks.
   virtual void pump() = 0;
-  // Passes on everything that waits to be sent, as far as possible now. Returns true if everything that was sent has
-  // left this process. See Transport::flush().
+  // Passes on everything that waits to be sent, as far as possible now. Returns true if this process need not do
+  // anything more for the messages that were sent. See Transport::flush().
   virtual bool flush() = 0;
   // The devices and ports that connect this rank to the peer. See Transport::peer_path().
   virtual std::string describe_path(std::uint32_t /*peer*/) { return {}; }
-  // The reason why messages to or from the peer cannot pass any more, with device, port and queue pair. Empty as
-  // long as they can.
+  // The reason why messages to or from the peer cannot pass any more, with the device, port and queue pair if they are
+  // known. Empty as long as they can. With UCX also empty for kErrorDelayNs after the failure, in which TCP may show a
+  // more precise reason, and if the peer has left.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
   // True if the peer itself has reported that messages cannot pass between the two ranks, even if the peer has since
   // left properly.
   virtual bool peer_reported_broken(std::uint32_t /*peer*/) { return false; }
-  // Waits until everything that was sent has arrived, as far as that is possible, but for at most `timeout_ns`.
-  // Call it before the path ends.
+  // Waits until everything that was sent has arrived (verbs) or has at least left this process (UCX), as far as that is
+  // possible, but only until `timeout_ns` have passed. Call it before the path ends.
   virtual void drain(std::int64_t timeout_ns) = 0;
   virtual MemoryReleaseCallback memory_release_callback() { return {}; }  // see Transport
-  // Number of send completions that the network has reported so far.
+  // Number of send completions that the network has reported so far; 0 if the path does not count them.
   virtual std::uint64_t send_completions() const { return 0; }
   // Problems to report in the message of a wait that has timed out; empty if there are none.
   virtual std::string troubles() = 0;
@@ -72,7 +73,7 @@ struct DataPathHost {
   TcpLinks& links;
 };
 
-// Makes the data paths of the communicators of one rank. There is one maker per rank of a job. Thread-safe.
+// Makes the data paths of the communicators of one rank of a job, or of all ranks of one create_all(). Thread-safe.
 class DataPathMaker {
  public:
   virtual ~DataPathMaker() = default;
@@ -80,8 +81,9 @@ class DataPathMaker {
   // A description of this rank, from which a peer finds out whether it and this rank can reach each other. Printable,
   // without '|'.
   virtual std::string offer() const = 0;
-  // Errors: kSystem (resources), kRefused (the offer of a rank cannot be read; the error contains the rank), kConfig
-  // (the user requires this data path, but this rank reaches no port of a peer that has offered ports).
+  // Errors: kSystem (resources), kRefused (the offer of a rank cannot be read, or is of another version; the error
+  // contains the rank), kConfig (the user requires this data path, but this rank reaches no port of a peer that has
+  // offered ports).
   virtual Result<std::unique_ptr<DataPath>> make(const DataPathHost& host, const DataPathOptions& options) = 0;
 };
 

@@ -1,6 +1,6 @@
-// HandshakeChannel: exchanges the handshake messages of data paths. Before the first message on a lane, two ranks
-// must exchange queue pair numbers, addresses and keys. These messages use a TCP connection in each direction
-// between two ranks, on a lane that is reserved for them. The connection remains open, because its end reveals that
+// HandshakeChannel: exchanges the handshake messages of data paths. Before the first message on a lane, two ranks must
+// exchange, for example, queue pair numbers, addresses and keys. These messages use a TCP connection in each direction
+// between two ranks, on a lane that is reserved for them. These connections remain open, because their end reveals that
 // the process of the peer has died.
 //
 // Use it in the thread that drives progress.
@@ -28,10 +28,12 @@ class HandshakeChannel {
   HandshakeChannel(OpenSend open_send, OpenReceive open_receive, std::uint64_t slot_bytes);
 
   // Sends `text`, for example the description of this rank's end of a lane, to `peer`. At most kMaxMessageBytes bytes.
-  // Opens the TCP connections on the first call for a peer. Call it once for each peer and value of `lane`: a lane with
-  // several types of messages adds a flag to its number (see LaneState). Errors: those of opening the connections.
+  // Opens the TCP connections on the first call for a peer. Call it at most once for each peer and value of `lane`: a
+  // lane with several types of messages adds a flag to its number (see LaneState). Errors: those of opening the
+  // connections.
   Status send(std::uint32_t peer, std::uint16_t lane, const std::string& text);
-  // Returns the text that `peer` has sent with the same value of `lane`, once. Empty if it has not arrived yet.
+  // Returns the text that `peer` has sent with the same value of `lane`, once. Empty if it has not arrived yet, or if
+  // this rank has not called send() for `peer`.
   std::optional<std::string> take(std::uint32_t peer, std::uint16_t lane);
   // Processes everything that has arrived, and sends everything that waits. If a peer sends something malformed, the
   // reason is kept in trouble().

@@ -99,7 +99,7 @@ void MemoryMonitor::unwatch(std::uintptr_t begin, std::uintptr_t end) {
   for (; part != last; ++part) {
     if (part->second == 0 || --part->second > 0) continue;
     uffdio_range range{.start = part->first, .len = std::next(part)->first - part->first};
-    static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // fails if the memory was unmapped meanwhile
+    static_cast<void>(ioctl(fd_, UFFDIO_UNREGISTER, &range));  // can fail if the memory was unmapped meanwhile
   }
   // Remove keys that separate two ranges with equal counts.
   auto key = watches_.lower_bound(begin);

@@ -1,11 +1,11 @@
-// MemoryMonitor: reports when memory of this process is returned to the operating system or gets different pages
-// (munmap, mremap, madvise, a heap that shrinks), whichever code does it, and before the system call that does it
+// MemoryMonitor: reports when watched memory of this process is returned to the operating system or gets different
+// pages (munmap, mremap, madvise, a heap that shrinks), whichever code does it, and before the system call that does it
 // returns. It is needed by caches that identify memory by its address, for example those of registrations with a
 // network card.
 //
 // It is implemented with userfaultfd: the kernel delays such a system call until the thread of this monitor has read
 // the event. The thread takes no lock and never allocates memory. Otherwise it could wait for a thread that waits
-// for it. There is one monitor per process. It exists until the process ends.
+// for it. There is at most one monitor per process. It exists until the process ends.
 #pragma once
 
 #include <sys/types.h>
@@ -25,12 +25,12 @@ class MemoryMonitor {
  public:
   using Cursor = std::uint64_t;  // a position in the sequence of ended ranges: the number of ranges before it
 
-  // Returns null if the system does not support userfaultfd or does not permit it (seccomp in some containers).
-  // Thread-safe.
+  // Returns null if the system does not support userfaultfd or does not permit it (seccomp in some containers), if no
+  // thread could be started for it, or in a forked child. Thread-safe.
   static std::shared_ptr<MemoryMonitor> shared();
 
   // Starts to report when memory in [begin, end) is returned or gets other pages ("ends"). `begin` and `end` must be
-  // page boundaries. Returns false if this type of memory cannot be watched. Thread-safe.
+  // page boundaries. Returns false if the memory cannot be watched, for example because of its type. Thread-safe.
   bool watch(std::uintptr_t begin, std::uintptr_t end);
   // Revokes one call of watch() with the same range. Memory that no other watch() covers is not reported any more
   // and causes no more cost in the kernel. The memory may already be unmapped. Thread-safe.
@@ -39,7 +39,7 @@ class MemoryMonitor {
   Cursor now() const { return recorded_.load(std::memory_order_acquire); }
   // Calls `gone` for each range that ended since `cursor`, and advances the cursor. Everything that ended before
   // this call is included. Returns false if ranges were lost because too many have ended; then any memory may have
-  // ended. Thread-safe.
+  // ended. Thread-safe, if each caller has its own cursor.
   bool gone_since(Cursor& cursor, const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone);
 
  private:

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// How long announce_leave() waits for sent data to arrive.
+// How long announce_leave() waits, at most, for sent data to arrive.
 constexpr std::int64_t kDrainNs = 2'000'000'000;
 
 }  // namespace
@@ -88,8 +88,9 @@ std::string OffloadTransport::troubles() {
   return text;
 }
 
-// The close notification is sent last, so a peer that has received it has received everything before it, unless
-// drain() ran out of time.
+// The close notification is sent last, so with verbs a peer that has received it has received everything before it,
+// unless drain() ran out of time. With UCX, sent messages can arrive after it (see
+// UcxReceiveConnection::may_bring_more()).
 void OffloadTransport::announce_leave() {
   if (std::exchange(left_, true)) return;
   path_->drain(kDrainNs);

@@ -1,7 +1,7 @@
 // OffloadTransport: a TcpTransport that sends its messages over a DataPath to the peers that the DataPath reaches.
-// Status boards, close notifications, and the detection that a process has ended remain on TCP: there is one
-// connection in each direction between two ranks that exchange messages. It also carries the handshake of the data
-// path.
+// Status boards, close notifications, and the detection that a process has ended remain on TCP. Two ranks that exchange
+// messages have a TCP connection in each direction, which also carries the handshake of the data path, and can have
+// control connections (transports/tcp/board.h).
 //
 // Thread safety as in transport.h.
 #pragma once
@@ -22,8 +22,8 @@ class OffloadTransport final : public Transport {
  public:
   using MakePath = std::function<Result<std::unique_ptr<DataPath>>(const DataPathHost& host)>;
 
-  // Like TcpTransport::create(), with the lanes that plans and transfers use. One more lane is added for the
-  // handshake. Errors: in addition those of `make_path`.
+  // Like TcpTransport::create(). `options.lanes`: the number of lanes that plans and transfers use; one more lane is
+  // added for the handshake. Errors: in addition those of `make_path`.
   static Result<std::unique_ptr<OffloadTransport>> create(TcpTransportOptions options,
                                                           std::shared_ptr<TcpEndpoint> endpoint,
                                                           const std::vector<std::string>& addresses,
@@ -77,7 +77,8 @@ class OffloadTransport final : public Transport {
   std::unique_ptr<DataPath> path_;
   bool left_ = false;
   // Peers to or from which messages cannot pass any more, as this rank or the peer has found. They are reported as
-  // kUnreachable even after they have left, because that failure is the reason why they left.
+  // kUnreachable even after they have left, because that failure is probably the reason why they left. Peers that are
+  // lost or have aborted are reported as such.
   std::set<std::uint32_t> unreachable_;
 };
 

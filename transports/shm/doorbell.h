@@ -2,11 +2,12 @@
 //
 // The state of a doorbell, SharedDoorbell, is in the segment of its owner. The owner sleeps in one of two ways: on
 // the futex of the doorbell (FutexDoorbell), or on file descriptors together with descriptors of another transport
-// (DescriptorDoorbell). The state tells the peers which of the two they must wake.
+// (DescriptorDoorbell). The state shows the peers in which of the two ways they must wake the owner.
 //
-// A wake-up is never lost. The owner first arms its doorbell and then polls once more. A peer first stores its data
-// and then reads the state of the doorbell. All four operations are sequentially consistent, so at least one of the
-// two ranks sees the store of the other: either the poll finds the data, or the peer wakes the owner.
+// A wake-up is normally not lost. The owner first arms its doorbell and then polls once more. A peer first stores its
+// data and then reads the state of the doorbell. All four operations are sequentially consistent, so at least one of
+// the two ranks sees the store of the other: either the poll finds the data, or the peer wakes the owner. (If the
+// kernel has no memory for the packet that wakes a DescriptorDoorbell, the sleep ends only by its timeout.)
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ class Ringer {
         id_(id),
         peer_(peer),
         exchange_(std::move(exchange)) {}
-  // Wakes the owner if it sleeps. The data that the owner waits for must have been stored with seq_cst before.
+  // Wakes the owner if its doorbell is armed. The data that the owner waits for must have been stored with seq_cst
+  // before.
   void ring() const {
     const std::uint32_t sleeper = state_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper != kAwake) wake(sleeper);
@@ -47,7 +49,8 @@ class Ringer {
   void ring_for_mailbox(std::uint32_t writer) const {
     const std::uint32_t sleeper = state_->sleepers.load(std::memory_order_seq_cst);
     if (sleeper == kAwake) return;
-    // A relaxed load is enough, because the owner stored `awaited` before it armed its doorbell.
+    // A relaxed load is enough, because the owner normally stores `awaited` before it arms its doorbell. If it changes
+    // the value later, its sleep may end only by its timeout.
     const std::uint32_t awaited = state_->awaited.load(std::memory_order_relaxed);
     if (awaited == 0 || awaited == writer + 1) wake(sleeper);
   }
@@ -62,7 +65,7 @@ class Ringer {
   std::shared_ptr<SegmentExchange> exchange_;  // shared with all other users of the exchange
 };
 
-// The doorbell of a rank that only waits for shared memory. It sleeps on a futex. Only ring() is thread-safe.
+// The doorbell of a rank that only waits for shared memory. The rank sleeps on a futex. Only ring() is thread-safe.
 class FutexDoorbell final : public Doorbell {
  public:
   explicit FutexDoorbell(Segment segment, Ringer ringer) : segment_(std::move(segment)), ringer_(std::move(ringer)) {}
@@ -90,7 +93,8 @@ class DescriptorDoorbell {
   DescriptorDoorbell(Segment segment, std::shared_ptr<SegmentExchange> exchange, std::unique_ptr<WakeReceiver> receiver)
       : segment_(std::move(segment)), exchange_(std::move(exchange)), receiver_(std::move(receiver)) {}
   std::vector<int> descriptors() const { return receiver_->descriptors(); }
-  // Consumes all earlier wake-ups, so that the next one makes a descriptor readable again.
+  // Arms the doorbell. Consumes earlier wake-ups before that, so that the next one makes a descriptor readable again
+  // (see WakeReceiver::drain()).
   void arm();
   void disarm() { segment_.doorbell().sleepers.store(kAwake, std::memory_order_relaxed); }
 

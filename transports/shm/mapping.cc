@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Mappings of at least this size get a second view of their first page.
+// Mappings of a peer's memory of at least this size get a second view of their first page.
 //
 // A rank reads the first page of every peer's segment, which contains the header, the status board and the doorbell.
 // With hundreds of ranks, segments are so large that each of these pages would need page tables of its own: 8 KiB for
 // each pair of ranks, which is 8 GiB for 1,024 ranks. The kernel places the small second views next to each other, so
-// that 512 of these pages share one page table. Segments reach this size with about 127 ranks, if TUTTI_SLOTS and
+// that up to 512 of these pages share one page table. Segments reach this size with about 127 ranks, if TUTTI_SLOTS and
 // TUTTI_SLOT_BYTES have their default values.
 constexpr std::size_t kLarge = std::size_t{512} << 20;
 
@@ -36,7 +36,7 @@ Error system_error(const char* call, std::size_t bytes, const std::string& advic
 }
 
 // Returns advice for a failure of mmap(). The kernel reports the same error (ENOMEM) for two different limits, so the
-// text contains the number of mappings, from which the user can see whether that limit was reached.
+// text contains the number of mappings, from which the user can see whether the limit of mappings was reached.
 std::string more_mappings() {
   const int error = errno;  // restored below, because the caller is about to report it
   std::ifstream maps("/proc/self/maps");
@@ -74,8 +74,7 @@ Result<int> create_memfd(std::size_t bytes) {
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
   }
-  // Without the seals, a peer could shrink the file, and an access beyond its end would kill this process with
-  // SIGBUS.
+  // Without the seals, a peer could shrink the file, and an access beyond its end could kill this process with SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
   }
@@ -105,9 +104,9 @@ std::byte* map_aligned(int fd, std::size_t bytes) {
   return static_cast<std::byte*>(mapped);
 }
 
-// Whether the kernel's list of this process's mappings shows all of [data, data+bytes) as private, writable memory
-// without a file. Any other memory must not be remapped, because that would separate it from the file or the
-// processes with which it is shared.
+// Whether the kernel's list of this process's mappings shows all of [data, data+bytes) as private, readable and
+// writable memory without a file. Any other memory must not be remapped, because that would separate it from the file
+// or the processes with which it is shared.
 bool is_private_memory(const void* data, std::size_t bytes) {
   auto next = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t end = next + bytes;

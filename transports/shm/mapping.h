@@ -2,9 +2,9 @@
 // when no process has it open or mapped any more, even after kill -9. Some sandboxes forbid memfd_create; in that case
 // only ranks that are threads of one process can share mappings, see refusal().
 //
-// A resource: when the object is destroyed, its memory is unmapped, or becomes private again if it was adopted.
-// Mappings are owned by shared_ptr, because ranks that are threads of one process use the same mapping and are
-// destroyed in any order.
+// A resource: when the object is destroyed, its memory is unmapped, or becomes private again if it was adopted (see
+// retire()). Mappings are owned by shared_ptr, because ranks that are threads of one process use the same mapping and
+// are destroyed in any order.
 #pragma once
 
 #include <cstddef>
@@ -18,34 +18,34 @@ namespace tutti {
 class Mapping {
  public:
   // The error that explains why this process cannot pass mappings to other processes: the operating system forbids
-  // memfd_create. Empty if memfd_create is permitted. It is tested once, and the result holds until the process
-  // exits. If there is such an error, create() returns memory that only this process can map (fd() is -1), and
+  // memfd_create, or does not have it. Empty if that is not the case. It is tested once, and the result holds until the
+  // process exits. If there is such an error, create() returns memory that only this process can map (fd() is -1), and
   // adopt() fails with this error, but with the scope ErrorScope::kCall.
   static const std::optional<Error>& refusal();
   // Allocates zeroed pages. `huge` requests huge pages; the kernel may ignore that. Errors: kSystem; the message
-  // names the limit that must be raised (memory, descriptors, mappings).
+  // contains advice, for example the limit that must be raised.
   static Result<std::shared_ptr<Mapping>> create(std::size_t bytes, bool huge);
   // Maps all of a memfd that was received from a peer. Takes ownership of the descriptor.
   static Result<std::shared_ptr<Mapping>> map(int fd);
   // Maps the memory of `mapping` a second time, at another address of this process. mapping.fd() must not be -1.
   static Result<std::shared_ptr<Mapping>> map_again(const Mapping& mapping);
   // Converts the private pages at [data, data+bytes) into shared pages. The range must be page-aligned. Contents and
-  // address do not change. retire() makes the pages private again; otherwise the destructor does. Errors:
-  // kInvalidArgument if the memory is not private, anonymous and writable; kSystem if a system call fails.
+  // address do not change. retire() normally makes the pages private again; if it was not called, the destructor calls
+  // it. Errors: kInvalidArgument if the memory is not private, anonymous and writable; kSystem if a system call fails.
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
 
   ~Mapping();
   // The owner of the memory calls it when the mapping is no longer needed, although peers may still have it mapped.
-  // Adopted memory becomes private again, with the same contents. The pages of other memory are freed, and peers then
-  // read zeros. A second call has no effect.
+  // Adopted memory becomes private again, with the same contents; if the system refuses that, it stays shared. The
+  // pages of other memory are freed, unless fd() is -1, and peers then read zeros. A second call has no effect.
   void retire();
   bool adopted() const { return adopted_; }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   std::byte* data() const { return data_; }
-  // The first page of the memory. A large mapping of a peer's memory has a separate view of this page, which saves
-  // page tables: see kLarge in mapping.cc.
+  // The first page of the memory. A large mapping of a peer's memory normally has a separate view of this page, which
+  // saves page tables: see kLarge in mapping.cc.
   std::byte* first_page() const { return first_page_ != nullptr ? first_page_ : data_; }
   std::size_t size() const { return bytes_; }
   // The descriptor that can be passed to peers. -1 if the mapping was created by map() or map_again(), or if
@@ -70,7 +70,7 @@ std::size_t page_size();
 
 // Moves a descriptor away from the numbers of the standard streams: if `fd` is 0, 1 or 2, it closes `fd` and returns
 // a duplicate with a number above 2, or -1 if there is none. Any other `fd`, also -1, is returned unchanged. So text
-// that a program prints to its standard streams is never written into a descriptor of the library.
+// that a program prints to its standard streams is not written into this descriptor.
 int above_standard(int fd);
 
 }  // namespace tutti

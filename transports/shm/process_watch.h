@@ -2,7 +2,8 @@
 //
 // It uses a pidfd. If the system provides none, for example because all descriptors are in use, each call of
 // has_ended() looks for the process by its number. The kernel may have given the number to a new process in the
-// meantime, so the start time of the process is compared as well. Only one thread at a time may use a ProcessWatch.
+// meantime, so the start time of the process is compared as well, if it is known. Only one thread at a time may use a
+// ProcessWatch.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +14,7 @@ namespace tutti {
 
 class ProcessWatch {
  public:
-  // `process`: the process number. 0 means a process of another PID namespace; its exit is not detected.
+  // `process`: the process number. 0: there is none, or it is in another PID namespace; an exit is then not detected.
   explicit ProcessWatch(pid_t process = 0);
   ~ProcessWatch();
   ProcessWatch(ProcessWatch&& other) noexcept;

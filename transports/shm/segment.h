@@ -3,12 +3,12 @@
 // lane). An inbox is the receiving half of a connection to this rank. In the segment of rank 0, the mailbox marks of
 // all ranks and the CommonCounters are used as well.
 //
-// Each part has a fixed writer:
+// The writers of each part:
 //
 //   header, status board                         the owner of the segment
-//   payload buffers                              the owner of the segment; a long one also a rank that does its share
+//   payload buffers                              the owner; a long one also the rank that does the owner's share
 //   Consumed counters of the inboxes             the owner of the segment
-//   descriptors and slots of inbox (peer, lane)  that peer
+//   descriptors and slots of inbox (peer, lane)  that peer; a slot also the owner of the segment, for a reply
 //   mailbox marks                                see MailboxMark
 //   doorbell, CommonCounters                     any rank
 //
@@ -40,7 +40,7 @@ struct AtomicTag {
   std::atomic<std::uint64_t> packed_fields;  // kind, type, op, algorithm, tile_bytes
   std::atomic<std::uint64_t> more;           // root, digest
 
-  void store(const CallTag& tag);  // with memory_order_relaxed; a later store to another atomic publishes the tag
+  void store(const CallTag& tag);  // with memory_order_relaxed; a later store with a stronger order publishes the tag
   CallTag load() const;            // with memory_order_acquire
 };
 static_assert(sizeof(AtomicTag) == 32);
@@ -71,14 +71,15 @@ struct FailureRecord {
 // The number of records of failed calls on a board. The record of call n is at index n modulo this number.
 inline constexpr std::uint64_t kFailureRecords = 8;
 
-// The number of last calls for which a board keeps the tags. It is greater than the number of calls by which a root
-// may run ahead of other ranks, so that those still find the tag of their call.
+// The number of last calls for which a board keeps the tags. It is greater than the number of calls by which the
+// mailboxes let a root run ahead of other ranks, so that those ranks still find the tag of their call.
 inline constexpr std::uint64_t kCallRecords = 2 * kMailboxes;
 
 // The status board. Only the owner of the segment writes it. When the owner enters a call and offers an output, it
 // stores the sequence number in `changing`, then the output, and then the sequence number in `entered`. A reader
 // loads `entered`, then the output, and then `changing`. If both equal the sequence number of the reader's call, the
-// output that it has read belongs to that call. If the owner offers no output, it stores only `entered`.
+// output that it has read belongs to that call. If the owner offers no output, it changes only `entered` of these
+// three.
 struct alignas(kLine) Board {
   std::atomic<std::uint64_t> entered;  // sequence number of the last call that the owner entered
   std::atomic<std::uint64_t> changing;
@@ -128,7 +129,8 @@ struct alignas(kLine) SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) == kLine);
 
-// The parameters of segments. They must be the same for all segments of one communicator.
+// The parameters of segments. They must be the same for all segments that the ranks of one machine have for a
+// communicator.
 struct SegmentShape {
   std::uint32_t ranks = 1;
   std::uint32_t slots = 4;
@@ -151,8 +153,8 @@ struct Inbox {
 class Segment {
  public:
   static Result<Segment> create(const SegmentShape& shape, std::uint32_t rank);
-  // Checks that `mapping`, which comes from a peer, is a segment of `rank` with this shape, and returns a view of it.
-  // Errors: kRefused, kMismatch.
+  // Checks that `mapping`, which normally comes from a peer, is a segment of `rank` with this shape, and returns a view
+  // of it. Errors: kRefused, kMismatch.
   static Result<Segment> open(std::shared_ptr<Mapping> mapping, const SegmentShape& shape, std::uint32_t rank);
 
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }

@@ -237,9 +237,10 @@ void ShmTransport::leave_call(const CallTag& tag, const std::optional<CallFailur
     return;
   }
   // A peer that enters the call after this store finds no offer. If a peer has entered the call before and this rank
-  // gives the call up, the caller of leave_call() waits for that peer, for at most 1 s, before it returns the buffers
-  // to the user. This rank stores output_window and then loads `entered` of the peer, and the peer stores `entered` and
-  // then loads output_window. All four are seq_cst, so at least one of the two ranks sees the store of the other.
+  // gives the call up, the caller of leave_call() waits for that peer for a limited time (FailedOperations::abandon())
+  // before it returns the buffers to the user. This rank stores output_window and then loads `entered` of the peer, and
+  // the peer stores `entered` and then loads output_window. All four are seq_cst, so at least one of the two ranks sees
+  // the store of the other.
   board.output_window.store(0, std::memory_order_seq_cst);
   if (failure) {
     FailureRecord& record = board.failures[tag.sequence % kFailureRecords];
@@ -330,7 +331,7 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
     // If the mapping can still arrive, the result is empty, and the caller asks again. If the mapping is lost, the
-    // result is null, so this call sends through slots. The next call tries again.
+    // result is null, so this call sends in another way. The next call tries again.
     if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range

@@ -1,11 +1,11 @@
 // ShmTransport: connections between the ranks of one machine through shared memory. segment.h describes the memory
 // and its writers.
 //
-// Thread-safety: see transport.h. If a peer writes invalid sizes, windows or offsets, it cannot make this rank access
-// other memory, because this rank checks these values before it uses them.
+// Thread-safety: see transport.h. If a peer writes invalid sizes, windows or offsets into descriptors or its status
+// board, it cannot make this rank access other memory, because this rank checks these values before it uses them.
 //
-// ShmTransport has more than 40 methods and members, because 28 of the methods implement the interface Transport. The
-// work is done by Segment, SegmentExchange, WindowTable and the connections.
+// ShmTransport has more than 40 methods and members, because most of the methods implement the interface Transport.
+// Most of the work is done by Segment, SegmentExchange, WindowTable and the connections.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,8 @@
 
 namespace tutti {
 
-// The registered windows of one rank. It outlives the transport as long as a Window exists. Thread-safe.
+// The registered windows of one rank in one communicator. It outlives the transport as long as a Window exists.
+// Thread-safe.
 class WindowTable {
  public:
   explicit WindowTable(std::shared_ptr<SegmentExchange> exchange) : exchange_(std::move(exchange)) {}
@@ -47,8 +48,9 @@ class WindowTable {
   std::shared_ptr<SegmentExchange> exchange_;             // shared with the transport, which may be destroyed first
 };
 
-// This rank's own segment, offered to the ranks of its communicator. create() is the first step of the set-up of a
-// ShmTransport. The next steps are to send id() to the other ranks and to call collect_offers().
+// This rank's own segment, offered to the ranks of its communicator on this machine. create() is the first step of the
+// set-up of a ShmTransport. The next steps are to send id() to the other ranks, to call collect_offers(), and to call
+// ShmTransport::create().
 class OwnSegment {
  public:
   static Result<OwnSegment> create(std::uint32_t rank, const SegmentShape& shape,
@@ -56,8 +58,8 @@ class OwnSegment {
   const Segment& segment() const { return segment_; }
   std::uint32_t id() const { return share_->id(); }
   // The segment is offered as long as a copy of this pointer exists. If set-up fails on this rank, the caller keeps
-  // the pointer until the other ranks have learned of the failure. Otherwise they would wait for the segment until
-  // their deadline.
+  // the pointer until the other ranks have been informed of the failure. Otherwise they could wait for the segment
+  // until their deadline.
   std::shared_ptr<const Share> offer() const { return share_; }
 
  private:
@@ -112,9 +114,9 @@ class ShmTransport final : public Transport {
   MemoryAccess write_memory(std::uint32_t peer, std::uint64_t address, const std::byte* from,
                             std::size_t bytes) override;
 
-  // For set-up. find_attachment() returns kPointers if all ranks are threads of this process, kLongCalls if this rank
-  // can attach to the processes of all ranks, and otherwise kNone. set_attachment() sets the value on which all ranks
-  // have agreed.
+  // For set-up. find_attachment() returns kNone if this rank cannot attach to the processes of all ranks (see
+  // can_attach()), otherwise kPointers if all ranks are threads of this process, and otherwise kLongCalls.
+  // set_attachment() sets the value on which all ranks have agreed.
   Attachment find_attachment() const;
   void set_attachment(Attachment agreed) { attachment_ = agreed; }
 
@@ -127,8 +129,8 @@ class ShmTransport final : public Transport {
   std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty if there is none
 
  private:
-  // The last result of peer_output() for a peer, and the sequence number for which it was called. It keeps the mapping
-  // alive until peer_output() is called with another sequence number.
+  // The last result of peer_output() for a peer that was not empty, and the sequence number for which it was called. It
+  // keeps the mapping alive until there is such a result for another sequence number.
   struct PeerOutput {
     std::uint64_t sequence = 0;
     std::byte* data = nullptr;

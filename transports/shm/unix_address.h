@@ -1,8 +1,8 @@
 // UnixAddress: the address at which the UnixExchange of a rank listens, and how to connect to it. Used during set-up.
 //
 // The name is an abstract Unix socket name. It is random and practically unique, so that if a rank is in another
-// network namespace, no process in this namespace has the same name by accident. Every process of the machine can
-// list the names, so authentication needs a second random number, the nonce, which is only sent through the
+// network namespace, no process in this namespace has the same name by accident. Other processes of the machine can
+// list the names, so authentication needs a second random number, the nonce, which the other ranks get through the
 // bootstrap.
 #pragma once
 
@@ -36,10 +36,10 @@ struct UnixAddress {
 enum class Reach : std::uint8_t {
   kNotTried,
   kReached,
-  kAbsent,     // no process listens there: it has exited, or is in another network namespace
-  kOtherUser,  // the process belongs to another user
-  // The attempt failed for another reason: descriptors ran out, the address is invalid, or a process listens there but
-  // its queue of connections is full (EAGAIN).
+  kAbsent,     // no process listens there: for example, it has exited, or is in another network namespace
+  kOtherUser,  // the process belongs to another user, or its user is not known
+  // The attempt failed for another reason, for example: descriptors ran out, the address is invalid, or a process
+  // listens there but its queue of connections is full (EAGAIN).
   kFailed,
 };
 
@@ -48,10 +48,11 @@ struct DialResult {
   Reach reach = Reach::kFailed;
   int fd = -1;         // for kReached: the connected, non-blocking socket, owned by the caller; otherwise -1
   pid_t process = -1;  // for kReached: process number of the listener; 0 if the listener is in another PID namespace
-  int error = 0;       // errno of the failed attempt; 0 for kReached
+  int error = 0;       // errno of the failed attempt; 0 for kReached, or if nothing was attempted
 };
 
-// Creates a non-blocking SOCK_SEQPACKET listener with a queue for `backlog` connections. Errors: kSystem.
+// Creates a non-blocking SOCK_SEQPACKET listener with a queue for `backlog` connections, or fewer if the kernel limits
+// it. Errors: kSystem.
 Result<int> listen_at(const UnixAddress& address, std::uint32_t backlog);
 
 // Connects without waiting. kFailed with EAGAIN means that a process listens there, but its queue of connections is

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::size_t kMaxMappingsPerPeer = 1 << 16;
 constexpr std::size_t kMaxFilesPerPeer = 256;
-// A number of packets that always fits into an empty socket. The kernel counts 768 bytes for each packet, and the
-// smallest buffer has 4,608 bytes. (Measured: a buffer of the usual size takes 279 packets.)
+// A number of packets without a datagram that always fits into an empty socket. The kernel counts 768 bytes for each
+// packet, and the smallest buffer has 4,608 bytes. (Measured: a buffer of the usual size takes 279 packets.)
 constexpr std::uint32_t kAlwaysFits = 4;
 // Limit for connections without a first packet, in addition to two for each rank.
 constexpr std::size_t kMaxPending = 64;
@@ -86,8 +86,8 @@ UnixExchange::~UnixExchange() {
 }
 
 // Does not wait if the queue of a listener is full: no rank accepts connections before all ranks have probed, so the
-// queue would stay full. It is full if the kernel limits it (net.core.somaxconn) to fewer connections than there are
-// ranks.
+// queue would stay full. It can be full, for example, if the kernel limits it (net.core.somaxconn) to fewer connections
+// than there are ranks.
 Result<std::vector<Reach>> UnixExchange::probe(const std::vector<std::string>& addresses) const {
   std::vector<Reach> reaches;
   for (std::uint32_t peer = 0; peer < addresses.size(); ++peer) {
@@ -114,7 +114,7 @@ Status UnixExchange::connect_to(std::uint32_t peer, const std::string& text, Clo
   }
   const UnixPacket hello{.operation = UnixOperation::kHello, .id = rank_, .nonce = address->nonce};
   DialResult dialled = wait_and_dial(*address, clock, deadline_ns, has_failed);
-  // The listener may drop a connection that has not sent its hello yet, because it needs the descriptor
+  // The listener may drop a connection that has not sent its hello yet, for example because it needs the descriptor
   // (UnixGreetings). So connect again.
   while (dialled.reach == Reach::kReached && send(dialled.fd, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) {
     const bool dropped = errno == EPIPE || errno == ECONNRESET;
@@ -243,7 +243,7 @@ void UnixExchange::send_pending(Peer& peer) {
     const QueuedPacket& queued = peer.outbox.front();
     const UnixPacket packet{.operation = queued.operation, .id = queued.id, .channel = queued.channel};
     const UnixTransfer sent = send_packet(peer.socket, packet, queued.datagram, queued.fd());
-    if (sent == UnixTransfer::kLater) return;  // the next pump() tries again
+    if (sent == UnixTransfer::kLater) return;  // a later call, for example of pump(), tries again
     if (sent == UnixTransfer::kEnd) {
       receive_pending(peer);  // receives the packets that the peer sent before it exited
       return mark_gone(peer);
@@ -367,8 +367,8 @@ void UnixExchange::receive_pending(Peer& peer) {
       mark_gone(peer);
       break;
     }
-    // A datagram is larger than other packets, so a few of them can fill the socket. Therefore a single datagram counts
-    // as more than kAlwaysFits packets, so that all sleepers are woken below.
+    // A datagram can be larger than other packets, so a few of them can fill the socket. Therefore a single datagram
+    // counts as more than kAlwaysFits packets, so that all sleepers are woken below.
     if (received.packet.operation == UnixOperation::kDatagram) packets += kAlwaysFits;
     const bool with_descriptor = received.fd.is_open() || received.fd_lost;
     arrived |= receive_one(peer, received);
@@ -448,8 +448,8 @@ pid_t UnixExchange::process_of(std::uint32_t peer) {
 
 // Does not lock the mutex, because the caller must not wait while another thread maps memory. That is safe, because
 // sockets do not change after set-up. A wake-up that does not fit into the socket is dropped. That is safe too: the
-// socket is full, so the peer finds it readable, and the thread of the peer that empties it wakes all sleepers of its
-// process (receive_pending()).
+// socket is full, so the peer finds it readable, and the thread of the peer that empties it wakes all sleepers that use
+// the same exchange (receive_pending()).
 void UnixExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
   if (peer == rank_) return wake_table_.signal(segment);
   const UnixPacket packet{.operation = UnixOperation::kWake, .id = segment};
@@ -480,7 +480,7 @@ Status UnixExchange::watch_sockets() {
 
 void UnixExchange::receive_ready() {
   const std::scoped_lock lock(mutex_);
-  std::array<epoll_event, 64> events{};  // a 65th event is not lost: it stays pending and ends the next sleep at once
+  std::array<epoll_event, 64> events{};  // a 65th event is not lost: a later call handles it
   const int count = epoll_wait(socket_events_, events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     Peer& peer = peers_[events[static_cast<std::size_t>(i)].data.u32];

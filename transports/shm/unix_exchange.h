@@ -2,15 +2,16 @@
 // machine.
 //
 // It uses Unix sockets (SOCK_SEQPACKET) with abstract addresses, so it creates no files, and nothing remains when the
-// processes exit. There is one socket for each pair of ranks; when a peer exits, the kernel closes its end. All
-// communicators of a process that reach the same peers share one exchange, through SubExchange.
+// processes exit. There is one connection for each pair of ranks; when a peer exits, the kernel closes its end. All
+// communicators of a rank that share a JobContext use one exchange, through SubExchange.
 //
 // Authentication: according to the kernel, the peer must belong to the same user. The connecting rank must also
 // present the nonce that the listening rank has published through the bootstrap. The length of everything received is
-// checked. In a forked child, the copy of this object sends nothing.
+// checked. In a forked child, the copy of this object sends nothing to the peers.
 //
-// UnixExchange has more than 40 methods and members. 15 of the methods implement the interface SegmentExchange, and
-// one mutex guards all packets to and from a peer, because their order matters. Only wake-ups are sent without it.
+// UnixExchange has more than 40 methods and members. Most of the public methods implement the interface
+// SegmentExchange, and one mutex guards all packets to and from a peer, because their order matters. After set-up, only
+// wake-ups are sent without it.
 #pragma once
 
 #include <sys/types.h>
@@ -40,11 +41,11 @@ class UnixExchange final : public SegmentExchange {
   static Result<std::unique_ptr<UnixExchange>> listen(std::uint32_t rank, std::uint32_t ranks);
   // The address of this rank for connect() and probe() of its peers: printable, shorter than 128 bytes.
   std::string address() const { return address_.text(); }
-  // Step 2, only needed if some peers may be unreachable: tries to connect to every address that is not empty, and
-  // sends nothing. `addresses` is indexed by rank, and so is the result. All ranks may probe at the same time once
-  // all ranks listen, and as often as they like. It never waits. This rank counts as reached. A listener with a full
-  // queue also counts as reached, whichever user it belongs to, because its user cannot be determined then. Errors:
-  // kSystem if this process is out of descriptors or memory.
+  // Step 2, only needed if some peers may be unreachable: tries to connect to every other rank whose address is not
+  // empty, and sends nothing. `addresses` is indexed by rank, and so is the result. All ranks may probe at the same
+  // time once all ranks listen, and as often as they like. It never waits. This rank counts as reached. A listener with
+  // a full queue also counts as reached, whichever user it belongs to, because its user cannot be determined then.
+  // Errors: kSystem if this process is out of descriptors or memory.
   Result<std::vector<Reach>> probe(const std::vector<std::string>& addresses) const;
   // Step 3: connects to all lower ranks of `group`, and accepts connections of all higher ones. `group` is in
   // ascending order and is the same on all its members, one of which is this rank. `addresses` is indexed by rank.
@@ -92,7 +93,7 @@ class UnixExchange final : public SegmentExchange {
   // Why this process could not receive or map a mapping or file of a peer.
   struct LossRecord {
     MemoryLoss why;
-    bool asked = false;  // the owner was asked to share the mapping again, and the mapping has not arrived since
+    bool asked = false;  // the owner was asked to share the mapping again, and has not done so since
     // The next take_loss() must return the loss, because the mapping was lost again after the owner was asked, or
     // because it is a file, which is never shared again.
     bool report = false;
@@ -140,8 +141,8 @@ class UnixExchange final : public SegmentExchange {
   // do not change after that. During set-up, connect() uses Peer::awaited without it.
   std::mutex mutex_;
   std::uint32_t last_id_ = 0;
-  // Epoll set of the sockets and pidfds of all peers, or -1. The first create_wake_receiver() creates it. Forked
-  // children replace their copy, see watch_sockets().
+  // Epoll set of the sockets and pidfds of the peers that are not gone, or -1. The first create_wake_receiver() creates
+  // it. Forked children replace their copy, see watch_sockets().
   int socket_events_ = -1;
   std::vector<Peer> peers_;
   std::map<std::uint32_t, SharedMapping> shared_;  // mappings of this rank, indexed by number

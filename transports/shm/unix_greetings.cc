@@ -42,7 +42,7 @@ bool UnixGreetings::receive_packet(PendingConnection& pending) {
   std::vector<std::byte> packet(longest_ + 1);
   const ssize_t bytes = recv(pending.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  // The other end has closed the connection, or its packet is too long for a rank of Tutti.
+  // The connection has ended or failed, or its packet is empty or too long for a rank of Tutti.
   if (bytes <= 0 || static_cast<std::size_t>(bytes) > longest_) return true;
   packet.resize(static_cast<std::size_t>(bytes));
   if (admit_(pending.fd.get(), pending.process, packet)) pending.fd.release();

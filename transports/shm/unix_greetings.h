@@ -25,18 +25,19 @@ class UnixGreetings {
   // `fd`. If it returns false, UnixGreetings closes `fd`. `process`: the process at the other end.
   using Admit = std::function<bool(int fd, pid_t process, std::span<const std::byte> packet)>;
 
-  // `listener` must be non-blocking; the caller still owns it. `max_pending`: the number of connections without a
-  // packet that receive_packets() keeps. `longest`: the length in bytes of the longest packet that is passed to
+  // `listener` must be non-blocking; the caller still owns it. `max_pending`: the maximum number of connections without
+  // a packet that receive_packets() keeps. `longest`: the length in bytes of the longest packet that is passed to
   // `admit`; a connection with a longer packet is closed.
   UnixGreetings(int listener, std::size_t max_pending, std::size_t longest, Admit admit)
       : listener_(listener), max_pending_(max_pending), longest_(longest), admit_(std::move(admit)) {}
 
-  // Accepts connections that wait on the listener, at most 64 in one call. If the system has no descriptor or no
-  // memory for another connection, the connection that has waited longest for its packet is closed. Errors: kSystem
-  // if accepting fails for another reason, or if there is no connection to close.
+  // Accepts connections that wait on the listener, at most kAcceptsAtOnce (unix_greetings.cc) in one call. If the
+  // system has no descriptor or no memory for another connection, the connection that has waited longest for its packet
+  // is closed, unless its packet has arrived now and is admitted. Errors: kSystem if accepting fails for another
+  // reason, or if there is no connection to close.
   Status accept_some();
-  // Calls `admit` for each connection on which the first packet has arrived. Then it closes the connections that have
-  // waited longest, until `max_pending` are left.
+  // Calls `admit` for each connection on which the first packet has arrived. Then, if more than `max_pending`
+  // connections are left, it closes those that have waited longest.
   void receive_packets();
   // Waits until a connection or a packet arrives, or the time has passed.
   void wait(int timeout_ms) const;

@@ -3,7 +3,7 @@
 //
 // A descriptor that arrives with a packet needs a free descriptor number in the receiving process. If there is none,
 // the kernel drops the descriptor. For this reason a packet is inspected before it is removed from the socket, and
-// SpareDescriptor keeps one number in reserve. So a process that has reached its limit of open files can still
+// SpareDescriptor keeps one number in reserve. So a process that has reached its limit of open files can normally still
 // receive a descriptor, map its memory, and close the descriptor again.
 #pragma once
 
@@ -40,8 +40,8 @@ struct UnixPacket {
   std::uint64_t channel = 0;  // kDatagram: channel of the datagram that follows; otherwise 0
 };
 
-// A file descriptor that only reserves a descriptor number. It is closed when no other number is free. Not
-// thread-safe.
+// A file descriptor that only reserves a descriptor number. It is closed if a descriptor arrives and no other number is
+// free. Not thread-safe.
 class SpareDescriptor {
  public:
   SpareDescriptor() { restore(); }
@@ -50,7 +50,7 @@ class SpareDescriptor {
   SpareDescriptor& operator=(const SpareDescriptor&) = delete;
 
   bool release();  // closes the descriptor; false if no number was reserved
-  bool restore();  // reserves a number again if none is reserved; false if none is free
+  bool restore();  // reserves a number again if none is reserved; false if that fails
 
  private:
   int fd_ = -1;
@@ -58,8 +58,8 @@ class SpareDescriptor {
 
 enum class UnixTransfer : std::uint8_t {
   kDone,
-  kLater,  // the socket is full or empty, or the system is temporarily short of memory: try again
-  kEnd     // the peer has closed its end, or does not use this protocol
+  kLater,  // for example, the socket is full or empty, or the system is short of memory: try again
+  kEnd     // the peer has closed its end or does not use this protocol, or the socket has failed
 };
 
 // Sends a packet. `fd` is sent with it, and the caller still owns `fd`; -1: no descriptor. `datagram` may be empty.
@@ -70,7 +70,8 @@ struct ReceivedPacket {
   UnixPacket packet;
   std::string datagram;
   OwnedDescriptor fd;  // closed unless it is released
-  // A descriptor was sent, but did not arrive: this process had no free number, or may not receive it.
+  // A descriptor was sent, but did not arrive: this process had no free number, or may not receive it. Also true if
+  // several were sent and not all have arrived.
   bool fd_lost = false;
 };
 

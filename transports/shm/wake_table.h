@@ -24,8 +24,8 @@ class WakeReceiver {
   // receiver exists.
   virtual std::vector<int> descriptors() const = 0;
   // Reads the data that has made the descriptors readable, so that the next sleep waits for later events. If there are
-  // too many events for one call, the others end the next sleep at once. The rank calls it before it polls once more
-  // and then sleeps.
+  // too many events for one call, later calls handle the others, which may end the next sleep at once. The rank calls
+  // it before it polls once more and then sleeps.
   virtual void drain() = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// How often a killed rank may pause, as a ghost, before its code is assumed to never end, which fails the test.
+// How often a killed rank may pause, as a ghost, before its code is assumed to never end, which aborts the test.
 constexpr std::uint64_t kMostGhostPauses = 1'000'000;
 
 thread_local SimEnvironment* current_environment = nullptr;
@@ -248,14 +248,15 @@ bool SimEnvironment::advance_time(std::int64_t next_wake_ns) {
   return true;
 }
 
-// Kills all ranks that have not ended. Called if no rank can ever run again, or if the time limit has passed.
+// Kills all ranks that have not ended. Called if no rank will ever be ready again by itself, or if the time limit has
+// passed.
 void SimEnvironment::kill_remaining() {
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     if (ranks_[rank].state != State::kEnded) kill(rank);
   }
 }
 
-// Chooses the rank that runs next, at random. If all ranks are paused or stopped, it advances the clock.
+// Chooses the rank that runs next, at random. As long as no rank is ready, it advances the clock.
 void SimEnvironment::pass_turn() {
   std::vector<std::uint32_t> ready;
   while (true) {

@@ -1,20 +1,20 @@
 // SimEnvironment: a simulated machine for tests, with several ranks in one process and a simulated clock. Everything
 // random comes from one seed.
 //
-// Each rank is a thread, but only the rank that has the turn runs. When it pauses, the environment passes the turn to
-// another rank. The whole run is therefore a function of the seed. Time only passes in events and sleeps: if all
-// ranks wait, the clock jumps to the next event or end of a sleep. Production code runs unchanged in this
-// environment, through the interfaces Clock, Waiter and Transport. The transport is the one in sim_transport.cc, or a
-// real transport over a simulated kernel.
+// Each rank is a thread, but only the rank that has the turn runs. When it pauses, the environment passes the turn to a
+// rank that it chooses at random. The whole run is therefore a function of the options, which include the seed. Time
+// only passes in events and sleeps: if all ranks wait, the clock jumps to the next event or end of a sleep. Production
+// code runs unchanged in this environment, through the interfaces Clock, Waiter and Transport. The transport is the one
+// in sim_transport.cc, or a real transport over a simulated kernel.
 //
 // Faults happen at a given time, or before a given step of a rank. A step is a pause, or an action of the rank that
 // concerns other ranks, for example a send. When a rank is killed, its thread continues as a ghost, so that all objects
 // are destroyed in order: its code runs to the end within its turn, with a clock of its own, but receives no messages
-// and has no effect on other ranks. To its peers, its process is dead.
+// and has no effect on other ranks. Its peers detect after some time that its process is dead.
 //
-// SimEnvironment has more than 40 methods and members. Only the rank that has the turn may use any of the members, so
-// the turn, the clock, the events and the faults form one state. Many methods are queries for tests. The state of the
-// network is in SimEnvironment::Network.
+// SimEnvironment has more than 40 methods and members. During run(), only the rank that has the turn may use the
+// members, so the turn, the clock, the events and the faults form one state. Many methods are queries for tests. The
+// state of the network is in SimEnvironment::Network.
 #pragma once
 
 #include <condition_variable>
@@ -56,7 +56,7 @@ struct SimFault {
   std::uint32_t peer = 0;
   std::uint64_t at_step = 0;  // the fault happens before this step of the rank, counted from 1; 0: at time `at_ns`
   std::int64_t at_ns = 0;
-  std::int64_t lasts_ns = 0;  // how long the fault lasts; kForeverNs: until the environment is destroyed
+  std::int64_t lasts_ns = 0;  // how long the fault lasts; kForeverNs: without end
   std::int64_t amount_ns = 0;
 };
 std::string describe(const SimFault& fault);
@@ -69,9 +69,9 @@ struct SimOptions {
   std::uint32_t slots = 4;
   std::uint64_t slot_bytes = 4096;
   bool writes_outputs = false;  // the network can write directly into an output that a receiver has advertised
-  std::size_t memory_bytes = std::size_t{1} << 30;  // for all windows together; allocation fails beyond that
+  std::size_t memory_bytes = std::size_t{1} << 30;  // for all allocated windows; allocation fails beyond that
   std::int64_t max_notice_ns = 100'000'000;         // longest time until a peer detects that a process has exited
-  // Time limit of the run. Ranks that have not ended when it is reached are killed; overran() is true then.
+  // Time limit of the run. Ranks that have not ended when it has passed are killed; overran() is true then.
   std::int64_t limit_ns = kForeverNs;
   std::vector<std::int64_t> clock_offsets_ns{};  // indexed by rank; empty: no offsets
   std::vector<std::int32_t> clock_drifts_ppm{};  // indexed by rank; empty: no drift
@@ -104,14 +104,15 @@ class SimEnvironment {
   std::size_t open_windows() const;
   std::size_t open_connections() const;
   std::size_t refused_writes() const;  // writes between live ranks into outputs that had been withdrawn
-  // Number of windows into which a rank wrote after they had ended. Windows of killed ranks do not count.
+  // Number of allocated windows into which a rank wrote after they had ended. Windows of killed ranks do not count.
   std::size_t late_stores() const;
 
-  // For the simulated clock, transport and kernel. Only the rank that has the turn may call them.
+  // For the simulated clock, transport and kernel. During run(), only the rank that has the turn may call them.
   static SimEnvironment* current();  // the environment of this thread; null: the thread is not a rank
   static std::uint32_t current_rank();
-  void step(std::uint32_t rank);  // counts a step; faults that are due at this step may stop or kill the rank
-  // Counts a step, and passes the turn until the rank is woken or `max_sleep_ns` has passed.
+  void step(std::uint32_t rank);  // counts a step, and applies the faults that are due at this step
+  // Counts a step, and passes the turn until the rank is woken or `max_sleep_ns` has passed. A killed rank keeps the
+  // turn; only its own clock advances.
   void pause(std::uint32_t rank, std::int64_t max_sleep_ns);
   void wake(std::uint32_t rank);
   void wake_all();
@@ -143,7 +144,7 @@ class SimEnvironment {
     std::int64_t slow_until_ns = 0;
     std::int64_t slow_ns = 0;
     std::int64_t jumped_ns = 0;
-    std::int64_t ghost_ns = 0;  // how far its own clock has advanced since its death
+    std::int64_t ghost_ns = 0;  // how far its own clock has advanced since its death, in addition to now_ns_
     std::uint64_t ghost_pauses = 0;
     std::uint64_t steps = 0;
     std::vector<std::int64_t> noticed_ns;    // when each rank detects this rank's death; indexed by the observing rank
@@ -171,7 +172,7 @@ class SimEnvironment {
   std::function<void(std::uint32_t, std::uint32_t)> reset_;
   std::unique_ptr<Network> network_;
 
-  // Used to pass the turn. All members above and `ranks_` may only be used by the rank that has the turn.
+  // Used to pass the turn. During run(), only the rank that has the turn may use the members above and `ranks_`.
   std::mutex mutex_;
   std::uint32_t turn_ = 0;
   std::deque<Rank> ranks_;

@@ -14,7 +14,7 @@
 
 namespace tutti {
 
-inline constexpr std::byte kEndedMemory{0xdd};  // memory of an ended window is filled with this value
+inline constexpr std::byte kEndedMemory{0xdd};  // memory of an ended window of a live rank is filled with this value
 
 struct SimEnvironment::Network {
   struct Packet {
@@ -58,17 +58,17 @@ struct SimEnvironment::Network {
   };
   struct EndedWindow {
     std::vector<std::byte> memory;
-    bool watched = true;  // any later write to it is an error
+    bool watched = true;  // true: any later write to it is an error; false: its rank was killed
   };
   using WireKey = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // (sender, receiver, lane)
 
   std::map<WireKey, Wire> wires;
   std::vector<Board> boards;
   std::map<const std::byte*, std::size_t> windows;  // registered memory of all ranks: start address and length in bytes
-  std::vector<EndedWindow> ended_windows;           // windows that have ended
+  std::vector<EndedWindow> ended_windows;           // allocated windows that have ended
   std::size_t memory_left = 0;                      // bytes left for windows
   std::size_t connections = 0;                      // number of open ends of connections
-  std::size_t refused_writes = 0;                   // writes into outputs that had been withdrawn
+  std::size_t refused_writes = 0;                   // writes between live ranks into outputs that had been withdrawn
 };
 
 }  // namespace tutti

@@ -12,14 +12,15 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kLateNs = 50'000'000;  // if a rank waits in a call for longer, it sends its state to the peers
-// Longest time that leave() and abort() wait for a failure or an abort to be sent. An encrypted connection can send
-// only after the peer's process has answered its handshake, and on a busy machine that process may not run for a while.
-// So leave() waits longer then; abort() does not, because its caller wants to continue (unless another thread is in
-// leave()).
+// A rank that is still in a call this long after its first wait in that call sends its state to the peers.
+constexpr std::int64_t kLateNs = 50'000'000;
+// How long leave() and abort() wait for a failure or an abort to be sent. An encrypted connection can send only after
+// the peer's process has answered its handshake, and on a busy machine that process may not run for a while. So, with
+// encryption, leave() waits for kEncryptedFlushLimitNs (but not for the rank that caused the failure). abort() does
+// not, because its caller wants to continue. But if another thread is in leave(), abort() first waits for that thread.
 constexpr std::int64_t kFlushLimitNs = 100'000'000;
 constexpr std::int64_t kEncryptedFlushLimitNs = 1'000'000'000;
-constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // time between two attempts to connect to a peer
+constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // shortest time between two attempts to connect to a peer
 // If more bytes than this are queued for a peer, the state is not queued until the operating system has taken all of
 // them. States in between are skipped, so that a peer that does not read costs little memory.
 constexpr std::size_t kMaxPendingBytes = 16384;
@@ -64,7 +65,7 @@ void StatePusher::leave(const CallTag& tag, const std::optional<CallFailure>& fa
     push();
     flush_with_limit(leave_limit_ns(), failure->culprit);
   } else if (state_sent_) {
-    push();  // peers have got the state of this rank in this call, so they also get the end of the call
+    push();  // the state was sent to the peers during this call, so they also get the end of the call
   }
 }
 
@@ -162,9 +163,9 @@ bool StatePusher::open(std::uint32_t peer) {
 }
 
 // Records that no connection to `peer` could be made, because of `error`. If the operating system of the peer has
-// refused the connection, the process of the peer has exited, and the connection is never tried again. Two other kinds
-// of errors do not prove that the process has exited: the network has no route to the peer, or this system is short of
-// descriptors, memory or ports. These errors may disappear, so open() tries again later.
+// refused the connection, the process of the peer counts as exited, and the connection is never tried again. Two other
+// kinds of errors do not prove that the process has exited: an error of the network or a firewall (is_network_error()),
+// or a lack of descriptors, memory or ports in this system. These errors may disappear, so open() tries again later.
 void StatePusher::note_failure(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   const Error failure = connect_error(addresses_[peer]->socket, error, static_cast<std::int32_t>(peer));
@@ -173,8 +174,8 @@ void StatePusher::note_failure(std::uint32_t peer, int error) {
   if (connection.closed) connection.ended = Reply{.kind = Reply::Kind::kEnded, .error = error};
 }
 
-// Resets the connection and returns true if it failed because of the network before any bytes were sent on it. open()
-// then makes a new connection.
+// Resets the connection to `peer` and returns true if it failed because of the network before any bytes were sent on
+// it. open() makes a new connection later.
 bool StatePusher::try_again(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   if (connection.begun || connection.socket.tls_has_sent() || !is_network_error(error)) return false;
@@ -186,7 +187,7 @@ bool StatePusher::try_again(std::uint32_t peer, int error) {
   return true;
 }
 
-// Queues the current state of this rank. Returns false if too many bytes are queued already.
+// Queues the current state of this rank for one connection. Returns false if too many bytes are queued already.
 bool StatePusher::append(ControlConnection& connection) {
   if (connection.pending.size() > kMaxPendingBytes) return false;
   put(connection.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});
@@ -195,7 +196,8 @@ bool StatePusher::append(ControlConnection& connection) {
 }
 
 // Sends the queued bytes to `peer`. Returns true if no queued bytes are left, because all were sent or the connection
-// has ended. Returns false if the socket is full.
+// has ended. Returns false if the rest cannot be sent yet: the socket is full, or the connection is not established
+// yet.
 bool StatePusher::send(std::uint32_t peer) {
   ControlConnection& connection = connections_[peer];
   while (!connection.closed && connection.sent < connection.pending.size()) {
@@ -227,7 +229,8 @@ bool StatePusher::flush_locked() {
     ControlConnection& connection = connections_[peer];
     if (connection.state_due && open(peer)) connection.state_due = !append(connection);
     if (!connection.pending.empty()) empty &= send(peer);
-    // The queue was too long to add the state, and the operating system has taken all of it just now.
+    // The queue was too long to add the state, and the operating system has taken all of it just now. Or try_again()
+    // has reset the connection.
     if (connection.state_due && connection.pending.empty() && open(peer)) {
       connection.state_due = !append(connection);
       empty &= send(peer);
@@ -237,9 +240,10 @@ bool StatePusher::flush_locked() {
 }
 
 // Waits until the queued states have been sent, at most for limit_ns, and for rank `culprit` (-1: none) at most for
-// kFlushLimitNs, because its process may be stopped or its machine switched off. This is necessary because a new
+// kFlushLimitNs, because its process may be stopped or its machine switched off. The wait is necessary because a new
 // connection can only send after the peer has answered, and perhaps no thread drives this rank any more once its call
-// has failed. Waits only once for a peer that does not answer, so that several failed calls need no more time.
+// has failed. If the wait for a peer was as long as leave() permits, later calls do not wait for that peer again before
+// its queue is empty. So several failed calls need no more time.
 void StatePusher::flush_with_limit(std::int64_t limit_ns, std::int32_t culprit) {
   const bool encrypts = endpoint_.encrypts();
   const std::int64_t begin_ns = clock_.now_ns();

@@ -2,11 +2,12 @@
 // and keeps a copy of the state of each peer.
 //
 // A rank sends its state on control connections, which it opens when they are needed. It sends the state immediately
-// when a call fails or the rank aborts, and once when it has waited in a call for kLateNs (board.cc). It also sends the
-// state of its call when a peer reports its own state, or when the calls of two ranks do not match. If it has sent the
-// state during a call, it sends the state again at the end of that call. Other calls cause no such traffic. A rank that
-// waits for a peer to which it has no connection opens one as well, because only a connection shows that the process
-// of the peer has exited.
+// when a call fails or the rank aborts, and when it is still in a call kLateNs (board.cc) after its first wait in that
+// call. It also sends the state of its call when a peer reports its own state, or when the calls of two ranks do not
+// match. Apart from failures and aborts, it sends the state at most once during a call, and then once more at the end
+// of that call. When the communicator is closed, it sends the state on the connections that are open. Other calls cause
+// no such traffic. A rank that waits for a peer to which it has no connection opens a control connection as well,
+// because only a connection shows that the process of the peer has exited.
 #pragma once
 
 #include <array>
@@ -28,28 +29,34 @@ namespace tutti {
 // Sends this rank's state on the control connections to its peers. Thread-safe.
 class StatePusher {
  public:
-  // A frame that `peer` has sent back on a control connection of this rank, or the end of that connection.
+  // A frame that `peer` has sent back on a control connection of this rank, or the end of that connection (kEnded).
+  // kEnded is also returned if no process listens at the address of the peer.
   struct PeerEvent {
     std::uint32_t peer;
     Reply reply;
   };
 
   // `mine`: a preamble of this rank, from which the fields that are the same for all peers are used. `addresses`:
-  // indexed by rank; empty for ranks that are not reached by TCP.
+  // indexed by rank; empty for this rank and for ranks that are not reached by TCP.
   StatePusher(const Preamble& mine, std::vector<std::optional<PeerAddress>> addresses, TcpEndpoint& endpoint,
               EpollDoorbell& doorbell, Clock& clock);
   void enter(const CallTag& tag);
   void leave(const CallTag& tag, const std::optional<CallFailure>& failure);
   void abort();
-  void send_close();    // sends kLeft or kAborted on the existing connections; call it before the destructor
-  void push_if_late();  // sends the state of the current call once, kLateNs after the first wait in it has begun
-  void push_now();      // sends the state of the current call, unless it was already sent; no effect between calls
-  bool flush();         // sends queued data; returns true if nothing is queued any more
+  // Sends kLeft, or kAborted after abort(), on the open connections. Call it before the destructor.
+  void send_close();
+  // Sends the state of the current call if the state was not sent in this call yet, and if this function was first
+  // called at least kLateNs ago in this call. Call it again and again while the rank waits.
+  void push_if_late();
+  void push_now();  // sends the state of the current call, unless it was already sent; no effect between calls
+  bool flush();     // sends queued bytes; returns true if none are left, even if some connections could not be opened
   std::vector<PeerEvent> take_events();  // the events since the last call
   StateRecord record() const;
-  std::string trouble() const;  // why one of the connections could not be opened; empty if there is no problem
-  // Opens the control connection to `peer` if there is none. Unless the network fails, the end of that connection
-  // shows that the process of the peer has exited; take_events() then returns the end.
+  std::string trouble() const;  // why a connection could not be opened; empty if none has failed to open
+  // Opens the control connection to `peer` if there is none. No effect if an attempt has failed less than
+  // kRetryIntervalNs ago (board.cc), or if the connection has ended for good. take_events() returns the end of the
+  // connection. An end without a close frame or a refusal shows that the process of the peer has exited, unless the
+  // network or a firewall has ended the connection.
   void connect(std::uint32_t peer);
 
  private:
@@ -58,15 +65,18 @@ class StatePusher {
     ReplyReader replies;
     std::vector<std::byte> pending;
     std::size_t sent = 0;  // number of bytes at the start of `pending` that were sent
-    bool begun = false;    // bytes of `pending` were sent, so the peer may have received them
+    bool begun = false;    // queued bytes were sent on this connection, so the peer may have received them
     // The state must be queued for the peer as soon as there is a connection and `pending` is not too long.
     bool state_due = false;
     std::int64_t retry_ns = 0;  // open() does not try to connect before this time
-    // The connection has ended, the peer has sent a frame (a close frame or a refusal), or no process listens at the
-    // peer. Nothing more is sent, and the connection is never opened again.
+    // The connection has ended (and try_again() has not reset it), the peer has sent a frame (a close frame or a
+    // refusal), or no process listens at the address of the peer. Nothing more is sent, and the connection is never
+    // opened again.
     bool closed = false;
-    bool slow = false;           // flush_with_limit() has waited for this connection in vain, and waits for it no more
-    std::string trouble{};       // why the last attempt to connect failed; empty as soon as bytes were sent
+    // flush_with_limit() has waited in vain for as long as leave() may wait for this peer. It does not wait for this
+    // peer again before the queue is empty.
+    bool slow = false;
+    std::string trouble{};       // why the last failed attempt to connect failed; cleared when bytes are sent
     std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
 
     void drop_queue() {
@@ -99,7 +109,8 @@ class StatePusher {
   std::int64_t waits_since_ns_ = 0;  // time of the first push_if_late() in call_; 0: there was none yet
 };
 
-// The state of one peer, as the peer has reported it. Belongs to the thread that drives progress.
+// The state of one peer, as the frames and messages of the peer have reported it. Belongs to the thread that drives
+// progress.
 class PeerBoard {
  public:
   void accept(TcpStream socket) {

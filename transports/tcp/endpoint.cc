@@ -17,16 +17,18 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kMaxPendingPreambles = 256;  // maximum number of connections with an incomplete preamble
-// Time for which a connection with an incomplete preamble is kept at least, even if many others arrive.
+// For at least this time, a connection with an incomplete preamble is not refused to make space for others.
 constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
 // Maximum number of detached mailboxes for which the close frame is kept, for peers that connect later.
 constexpr std::size_t kMaxClosedMailboxes = 1024;
 constexpr int kAcceptsAtOnce = 64;  // maximum number of connections that one call of accept_some() accepts
 constexpr int kLooksAtOnce = 4;     // maximum number of calls of epoll_wait() in one service()
-// How long pause_accepting() stops accepting: the system has no descriptor, or too many preambles are incomplete.
+// How long pause_accepting() stops accepting: the system is short of descriptors or memory, or too many preambles or
+// handshakes are incomplete.
 constexpr std::int64_t kAcceptPauseNs = 50'000'000;
 
-// Listens on the first free port of the range in `options`, and sets the port of `address` to it.
+// Listens on the first free port of the range in `options`, and sets the port of `address` to it (to 0 if any port will
+// do).
 Result<Socket> listen_in_range(SocketAddress& address, const TcpEndpointOptions& options) {
   if (options.first_port > options.last_port) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
@@ -204,8 +206,8 @@ void TcpEndpoint::service() {
   }
 }
 
-// Stops accepting for kAcceptPauseNs. New connections stay in the queue of the kernel. The listener is removed from
-// the epoll set, because otherwise it would wake sleeping ranks again and again.
+// Stops accepting for at least kAcceptPauseNs. New connections stay in the queue of the kernel. The listener is removed
+// from the epoll set, because otherwise it would wake sleeping ranks again and again.
 void TcpEndpoint::pause_accepting(std::int64_t now_ns) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
   accept_again_ns_ = now_ns + kAcceptPauseNs;
@@ -266,8 +268,9 @@ void TcpEndpoint::evict_handshakes(std::int64_t now_ns) {
   }
 }
 
-// Refuses the connection that has waited longest for its preamble, to make space for others. Returns false if there
-// is none, or if it has waited for less than kMinPreambleTimeNs, because it may come from a rank over a slow network.
+// Refuses the connection that has waited longest for its preamble, to make space for others, or because its time is
+// over. Returns false if there is none, or if it has waited for less than kMinPreambleTimeNs, because it may come from
+// a rank over a slow network.
 bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
   const auto oldest =
       std::min_element(pending_preambles_.begin(), pending_preambles_.end(),
@@ -320,7 +323,7 @@ void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) 
   if (const ClosedMailbox* closed = closed_mailbox_of(preamble)) return answer(preamble, socket, closed->close_frame);
   auto stream =
       TcpStream::encrypted(std::move(socket), TlsSession::End::kServer, key_of_connection(preamble, options_.key));
-  if (!stream) return;  // no memory; closes the socket, so the other end concludes that this process has exited
+  if (!stream) return;  // for example no memory; closes the socket, so the other end finds that the connection ended
   handshakes_[fd] = {.link = {.preamble = preamble, .socket = std::move(*stream)}, .since_ns = serviced_ns_};
   advance_handshake(fd);
 }
@@ -378,7 +381,7 @@ void TcpEndpoint::refuse(AcceptedLink link, Refusal refusal) {
 void TcpEndpoint::refuse_locked(AcceptedLink link, Refusal refusal) {
   ++refusals_.count;
   refusals_.last = fmt::format("{}: {}", remote_address(link.socket.get()).text(), to_string(refusal));
-  if (link.preamble.magic != kWireMagic) return;  // processes that do not use this protocol get no answer
+  if (link.preamble.magic != kWireMagic) return;  // a process whose first bytes differ from kWireMagic gets no answer
   link.socket.send_frame(refusal_frame(refusal));
 }
 

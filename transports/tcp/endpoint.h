@@ -1,16 +1,18 @@
-// TcpEndpoint: the single TCP listener of a process, shared by all its ranks (threads) and communicators.
+// TcpEndpoint: a TCP listener. Several ranks (threads) and communicators of one process can share it.
 //
-// It has no thread of its own. A rank that waits calls service(), which accepts connections and reads their
-// preambles. An accepted connection is put into the mailbox (TcpMailbox) of the communicator and rank that its
-// preamble names. If that mailbox is not attached yet, the connection is parked.
+// It has no thread of its own. A rank that waits calls service(), which accepts connections and reads their preambles.
+// An accepted connection is put into the mailbox (TcpMailbox) of the communicator and rank that its preamble names. If
+// that mailbox is not attached yet, the connection is parked. If it was detached, the connection gets a close frame and
+// is closed.
 //
-// A connection is refused if its preamble does not prove that the sender has the key of the job, or if it is a copy
-// of an earlier connection. Refusals are counted (see refusals()), and do not delay any rank. The numbers of
-// connections with an incomplete preamble and of parked connections are limited: see the constants in endpoint.cc and
-// TcpEndpointOptions.
+// A connection is refused, for example, if its preamble does not prove that the sender has the key of the job, or if it
+// is a copy of an earlier connection; Refusal (wire.h) lists the reasons. Refusals are counted (see refusals()), and do
+// not delay any rank. The numbers of connections with an incomplete preamble and of parked connections are limited: see
+// the constants in endpoint.cc and TcpEndpointOptions.
 //
-// Thread-safe. Sleeping ranks watch wait_fd(). It becomes readable when there is work for service(), and stays
-// readable until service() is called.
+// Thread-safe. Sleeping ranks watch wait_fd(). It becomes readable when a new connection, or data of a preamble or of a
+// handshake, has arrived, and stays readable until service() has handled it. While accepting is paused, new connections
+// do not make it readable.
 //
 // TcpEndpoint has more than 40 methods and members, because a new connection passes through all its queues (preamble,
 // handshake, mailbox or parked) under one mutex.
@@ -44,7 +46,8 @@ struct TcpEndpointOptions {
   std::uint16_t last_port = 0;
   Key key{};               // known only to the ranks of the job; must not be all zeros
   Clock* clock = nullptr;  // null: the clock of the system
-  // A new connection is refused if its preamble has not arrived after this time.
+  // A new connection is refused if its preamble has not arrived after this time. It can be refused earlier if too many
+  // others arrive.
   std::int64_t preamble_timeout_ns = 5'000'000'000;
   // A connection is refused if its TLS handshake is not complete after this time. The time is long, because a rank
   // continues its handshakes only while it is in a call, and may do something else between two calls.
@@ -57,11 +60,11 @@ struct TcpEndpointOptions {
   bool encrypt = false;  // encrypt all connections with TLS; must be the same on all ranks
 };
 
-// A connection with an accepted preamble.
+// A connection and its preamble. The preamble was accepted, except if the connection is about to be refused.
 struct AcceptedLink {
   Preamble preamble;
-  // With TLS: the handshake is complete, or it has failed and socket.over() is true. Only the elements of
-  // TcpEndpoint::handshakes_ have an incomplete handshake.
+  // With TLS: the handshake is complete, or it has failed and socket.over() is true. Exceptions are the elements of
+  // TcpEndpoint::handshakes_, and connections that are about to be refused.
   TcpStream socket;
 };
 
@@ -79,8 +82,9 @@ struct TcpMailbox {
 
 class TcpEndpoint {
  public:
-  // Errors: kConfig (the address is invalid, or there is no TLS library), kSystem (no free port in the range, or no
-  // descriptors).
+  // Errors: kConfig (the address is invalid or a wildcard, the range of ports is empty, or there is no TLS library),
+  // kSystem (this machine does not have the address, no port of the range is free, or a system call failed, for example
+  // for lack of descriptors).
   static Result<std::shared_ptr<TcpEndpoint>> listen(const TcpEndpointOptions& options);
   ~TcpEndpoint();
   TcpEndpoint(const TcpEndpoint&) = delete;
@@ -93,7 +97,8 @@ class TcpEndpoint {
   // are put into the mailbox at once. `owner_doorbell` must outlive the mailbox.
   std::shared_ptr<TcpMailbox> attach(std::uint64_t communicator, std::uint32_t rank, Doorbell& owner_doorbell);
   // Removes the mailbox when the rank closes its communicator. Connections for it that arrive later, or that the rank
-  // has not taken, receive `close_frame`.
+  // has not taken, receive `close_frame`. The endpoint keeps the close frames of the last kMaxClosedMailboxes
+  // mailboxes.
   void detach(const TcpMailbox& mailbox, const FrameHeader& close_frame);
   // Removes and returns the connections in the mailbox.
   std::vector<AcceptedLink> take(TcpMailbox& mailbox);
@@ -107,7 +112,7 @@ class TcpEndpoint {
   // session.
   Result<TcpStream> begin(Socket socket, const Preamble& preamble) const;
 
-  void service();  // accepts connections, and reads the preambles and handshakes that have arrived; never blocks
+  void service();  // accepts connections, reads the preambles and handshakes that have arrived; does not wait for data
   int wait_fd() const { return epoll_.get(); }
   // Sends `refusal` to the other end, counts it, and closes the connection.
   void refuse(AcceptedLink link, Refusal refusal);
@@ -115,7 +120,7 @@ class TcpEndpoint {
   struct Refusals {
     std::uint64_t count = 0;
     std::string last;     // the last refusal, for example "10.0.0.7:4711: it speaks another protocol"; empty: none
-    std::string trouble;  // why no connections can be accepted at the moment; empty if they can be accepted
+    std::string trouble;  // why the last accept() failed for lack of a resource; empty after one that has succeeded
   };
   Refusals refusals();
 
@@ -137,9 +142,9 @@ class TcpEndpoint {
     FrameHeader close_frame;
   };
 
-  // Records the serial numbers of the connections that have arrived from one other endpoint, to detect copies.
-  // Connections may arrive in any order, so it remembers which of the last kWindow numbers were seen. An older number
-  // counts as a copy.
+  // Records the serial numbers of the connections that have arrived from one endpoint, to detect copies. Connections
+  // may arrive in any order, so it remembers which of the kWindow numbers up to the highest one were seen. An older
+  // number counts as a copy.
   struct SeenSerials {
     static constexpr std::size_t kWindow = 1024;
     std::uint64_t highest = 0;
@@ -174,7 +179,7 @@ class TcpEndpoint {
   mutable std::mutex mutex_;  // guards the members below, up to seen_serials_
   std::map<int, PendingPreamble> pending_preambles_;
   std::map<int, PendingHandshake> handshakes_;
-  std::vector<int> unwatched_;  // descriptors in the two maps above that epoll_ctl() refused to watch
+  std::vector<int> unwatched_;  // descriptors that epoll_ctl() refused to watch; some may have left the two maps above
   std::map<MailboxKey, std::weak_ptr<TcpMailbox>> mailboxes_;
   std::deque<AcceptedLink> parked_;
   std::deque<ClosedMailbox> closed_mailboxes_;

@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 constexpr int kEventsAtOnce = 64;
-// Maximum number of epoll_wait() calls in which wait_and_consume() discards old events. If some remain, the next
-// sleep ends early, which does no harm.
+// Maximum number of epoll_wait() calls in one call of wait_and_consume(). If old events remain, the next sleep ends
+// early, which does no harm.
 constexpr int kMaxDiscardCalls = 64;
 constexpr int kUnwatchedPollMs = 10;  // longest sleep while there is a socket that cannot be watched
 enum Source : std::uint64_t { kSocket = 0, kRing = 1, kServiced = 2 };
@@ -109,7 +109,7 @@ void EpollDoorbell::ring() {
 
 void EpollDoorbell::stay_awake() {
   const std::uint64_t one = 1;
-  // The write fails only if the counter is full. The descriptor is readable then, as intended.
+  // The counter is never read. The write fails only when the counter is full, after almost 2^64 rings.
   [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
 }
 

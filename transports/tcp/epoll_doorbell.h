@@ -1,9 +1,9 @@
-// EpollDoorbell: sleeps until one of many sockets has new events, or until a thread rings.
+// EpollDoorbell: sleeps until one of many sockets has new events, until a thread rings, or until a timeout.
 //
-// Sockets are watched edge-triggered and are registered once, so a sleep needs no set-up. arm() discards the events
-// up to now, and the caller then polls the sockets once more. Any later event ends sleep(). If a poll leaves unread
-// data in a socket, that data does not end a sleep. So the caller must read a socket until it is empty, or until it
-// has found the data that it waits for.
+// Sockets are watched edge-triggered and are registered once, so a sleep needs no set-up. arm() discards the events up
+// to now, and the caller then polls the sockets once more. Any later event ends sleep(). If a poll leaves data unread
+// that arrived before arm(), that data does not end the sleep. So the caller must read a socket until it is empty, or
+// until it has found the data that it waits for.
 #pragma once
 
 #include <sys/types.h>
@@ -31,10 +31,12 @@ class EpollDoorbell final : public PollDoorbell {
   void ring() override;
   void stay_awake();  // makes the next sleep() end at once; for the functions that are passed to add_armed()
 
-  // Watches the socket `fd` from now on, until it is closed. If the system has not enough memory or watches, arm()
-  // tries again. Until that succeeds, sleep() returns early, so that the caller polls the socket itself. Thread-safe.
+  // Watches the socket `fd` from now on, until it is closed. If the system refuses, for example because it has not
+  // enough memory or watches, arm() tries again. Until that succeeds, sleep() returns early, so that the caller polls
+  // the socket itself. Thread-safe.
   void watch(int fd);
-  // Adds a descriptor of another source. Its events end a sleep. It is watched edge-triggered until it is closed.
+  // Adds a descriptor of another source. A sleep ends when new data makes the descriptor readable. It is watched
+  // edge-triggered until it is closed.
   Status add_wait_source(int fd) override;
   // Adds a descriptor that stays readable until `service` is called. If it is readable, sleep() and arm() call
   // `service` before they return. A doorbell can have only one such descriptor.
@@ -44,7 +46,8 @@ class EpollDoorbell final : public PollDoorbell {
   void add_armed(std::function<void()> arm) { armed_too_.push_back(std::move(arm)); }
 
  private:
-  // A socket that could not be watched. Contains the inode, because the number may belong to another file by now.
+  // A socket that could not be watched. Contains the inode, because the descriptor number may belong to another file by
+  // now.
   struct Unwatched {
     int fd;
     dev_t device;

@@ -15,13 +15,14 @@ namespace {
 
 constexpr std::int64_t kPumpEveryNs = 1'000'000;     // status() checks the sockets again after this time
 constexpr std::int64_t kCloseLimitNs = 500'000'000;  // longest time to wait until all close frames could be sent
-// Data that a dead peer sent before its end may still be read during this time.
+// Data that a dead peer sent before its end may still be read during this time. If the peer does not accept
+// connections, this rank also waits for this time before it counts the peer as lost.
 constexpr std::int64_t kReadOnNs = 500'000'000;
 // If a receive has waited for this time while there is no connection to the peer, this rank connects to it.
 constexpr std::int64_t kAbsentNs = 50'000'000;
 
-// Returns the result of `step`. Returns true if `step` ran out of memory, so that no caller waits for something that
-// will not happen.
+// Returns the result of `step`. Returns true if `step` threw an exception because memory has run out, so that no caller
+// waits for something that will not happen.
 template <class Step>
 bool unless_starved(Step&& step) {
   bool done = true;
@@ -147,7 +148,8 @@ void TcpLinks::admit(AcceptedLink link) {
   }
 }
 
-// Records a close frame or a refusal of a peer, or that one of its connections ended without such a frame.
+// Records a close frame or a refusal of a peer, or that one of its connections ended without such a frame or brought
+// invalid data. No effect for kNothing.
 void TcpLinks::note_reply(std::uint32_t peer, const Reply& reply) {
   Peer& known = peers_[peer];
   if (reply.kind == Reply::Kind::kNothing) return;
@@ -180,9 +182,10 @@ void TcpLinks::describe_end(std::uint32_t peer, const Reply& reply) {
   if (known.tampering.empty() && is_tampering(reply.error)) known.tampering = text;
 }
 
-// Records the end of a connection that this rank has opened. If the connection had not been accepted when the peer
-// closed its endpoint properly, it ends without a close frame. The peer may still send a close frame on another
-// connection, and other ranks may report that it is lost, so this rank waits for kReadOnNs before it draws conclusions.
+// Records the end of a connection on which this rank sends messages, or the frame that the peer sent on it. If the
+// connection had not been accepted when the peer closed its endpoint properly, it ends without a close frame. The peer
+// may still send a close frame on another connection, and other ranks may report that the peer is lost. So this rank
+// waits for kReadOnNs before it draws conclusions, unless the error is a sign of tampering.
 void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded || is_tampering(reply.error)) return note_reply(peer, reply);
   if (peers_[peer].unanswered_since_ns == 0)
@@ -190,10 +193,11 @@ void TcpLinks::note_answer(std::uint32_t peer, const Reply& reply) {
   describe_end(peer, reply);
 }
 
-// Records the end of a control connection that this rank has opened. A process that has exited accepts no connection,
-// whether it ended properly or not. So the peer counts as lost only if this rank still waits for a connection from it
-// (see status()). If another connection to the peer is open, the end of that connection will show whether the peer
-// ended properly. A network error does not prove that the process of the peer has exited.
+// Records the end of a control connection that this rank has opened, or the frame that the peer sent on it. A process
+// that has exited accepts no connection, whether it ended properly or not. So after such an end alone, the peer counts
+// as lost only if this rank still waits for a connection from it (see status()). If another connection to the peer is
+// open, the end of that connection will show whether the peer ended properly. A network error does not prove that the
+// process of the peer has exited.
 void TcpLinks::note_control_end(std::uint32_t peer, const Reply& reply) {
   if (reply.kind != Reply::Kind::kEnded) return note_reply(peer, reply);
   if (is_network_error(reply.error)) return describe_end(peer, reply);
@@ -245,9 +249,9 @@ void TcpLinks::listen_to_boards() {
   if (heard) pusher_->push_now();  // a peer that reports its call also needs the state of this rank
 }
 
-// Connections are opened by their senders. So if a rank only receives from a peer, there is no connection before the
-// first message. If the process of the peer has exited, that message never arrives, and this rank would not notice.
-// For this reason it connects to the peer itself.
+// Connections are opened by their senders. So if a rank only receives from a peer, there may be no connection before
+// the first message. If the process of the peer has exited, that message never arrives, and this rank would not notice
+// the exit. For this reason this rank connects to the peer itself.
 void TcpLinks::connect_to_absent(std::int64_t now_ns) {
   std::vector<bool> waited(peers_.size());
   std::vector<bool> connected(peers_.size());
@@ -285,7 +289,8 @@ void TcpLinks::pump() {
 }
 
 // Decides how to report a peer if its connections ended without a close frame. Until the probe has a result, the peer
-// is kLive, with `cut`.
+// stays kLive, with `cut` set. (status() clears `cut` again if the reason is a control connection that the peer did not
+// accept.)
 void TcpLinks::classify_end(std::uint32_t peer, PeerStatus& status) {
   Peer& known = peers_[peer];
   if (!known.tampering.empty()) {
@@ -379,8 +384,9 @@ bool TcpLinks::send_close_to_links(const FrameHeader& close_frame) {
   return std::all_of(links_.begin(), links_.end(), [](const TcpLink* link) { return link->close_sent_; });
 }
 
-// Sends close frames to all peers and closes all connections. A destructor calls this function, perhaps after memory
-// has run out. So each step is executed even if the steps before it have failed.
+// Sends a close frame, if possible, on each open data connection and on each control connection of a peer, and kLeft or
+// kAborted on the control connections of this rank. Then closes the data connections. A destructor may call this
+// function, perhaps after memory has run out. So each step is executed even if the steps before it have failed.
 void TcpLinks::send_close() {
   if (mailbox_ == nullptr) return;  // already closed
   runs_through([this] { flush(); });
@@ -394,17 +400,17 @@ void TcpLinks::send_close() {
   }
   const FrameHeader close_frame = make_close_frame(record.entered, record.left, failure);
   runs_through([this] { admit(); });
-  // Close frames are sent on all connections before any of them is closed. If a peer then finds one connection
-  // closed, it finds the close frame on another one. A connection may have to wait until its socket can take more
-  // data, or until its TLS handshake is complete. The time for this is limited. It is necessary because a peer that
-  // gets no complete close frame would conclude that this process has died.
+  // Close frames are sent on all connections before any of them is closed. If a peer then finds one connection closed,
+  // it finds the close frame on another one. A connection may have to wait until its socket can take more data, or
+  // until its TLS handshake is complete. This wait is necessary, because a peer that gets no complete close frame would
+  // conclude that this process has died. Its time is limited.
   const std::int64_t latest_ns = clock_.now_ns() + kCloseLimitNs;
   while (true) {
     bool sent = send_close_to_orphans(close_frame);
     for (auto& [lane, waiting] : waiting_) sent &= send_close_on(waiting.socket, close_frame);
     for (Peer& peer : peers_) sent &= send_close_on(peer.board.socket(), close_frame);
     sent &= send_close_to_links(close_frame);
-    // Peers that are still setting up connections may wait in the same loop.
+    // Peers may wait in the same loop until this rank continues their TLS handshakes.
     runs_through([this] { endpoint_->service(); });
     const bool pushed = unless_starved([this] { return pusher_->flush(); });
     // In clear there is no reason to wait for a control connection: one that was never accepted needs no close frame.

@@ -2,7 +2,8 @@
 // doorbell, the status boards, and the lists of connections that have something to send or may have ended.
 //
 // Everything belongs to the thread that drives the rank's progress, except pusher(), which is thread-safe, and ring()
-// of the doorbell, which any thread may call. Ownership is shared, because connections may outlive their transport.
+// and watch() of the doorbell, which any thread may call. Ownership is shared, because connections may outlive their
+// transport.
 //
 // TcpLinks has more than 40 methods and members. About a third of the methods are steps of pump(), status() and
 // send_close(). They stay in one class, because pump() and send_close() pass over all the lists (links, waiting
@@ -32,7 +33,7 @@ struct TcpTransportOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   std::uint64_t communicator = 0;  // the same on all ranks; unique among the communicators that their endpoints serve
-  std::uint32_t slots = 4;  // messages that a connection can hold in this process, in addition to those in the kernel
+  std::uint32_t slots = 4;  // most messages that can wait in a sending connection, in addition to those in the kernel
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t lanes = 8;
   std::uint32_t socket_buffer_bytes = 0;  // 0: the kernel chooses the size
@@ -41,13 +42,15 @@ struct TcpTransportOptions {
 
 class TcpLink;
 
-// The socket of a data connection. It is shared by the lane and by the sending and the receiving connection of the
+// The socket of a data connection. It can be shared by the lane and by the sending and the receiving connection of the
 // lane, either of which may be destroyed first.
 struct LaneSocket {
   TcpStream socket;
   bool sender = false;        // a sending connection uses this socket; only that connection can tell where a frame ends
   TcpLink* reader = nullptr;  // the receiving connection that reads this socket; null: none
-  bool torn = false;  // a sending connection was destroyed in the middle of a frame, so nothing more may be sent
+  // A sending connection was destroyed before it had sent everything, perhaps in the middle of a frame. So nothing more
+  // may be sent.
+  bool torn = false;
 
   void end() { socket.end(); }
 };
@@ -55,8 +58,8 @@ struct LaneSocket {
 // The state that is shared by this rank's two connections of one (peer, lane).
 struct TcpLane {
   // The socket that the lower rank has connected and that both directions may use; null if there is none. If short
-  // messages in both directions use one socket, each also carries the TCP acknowledgment for the other direction,
-  // which saves one packet for each message.
+  // messages in both directions use one socket, each also carries the TCP acknowledgment for the other direction, which
+  // can save one packet for each message.
   std::shared_ptr<LaneSocket> common;
 };
 
@@ -66,16 +69,17 @@ class TcpLink {
   explicit TcpLink(std::uint32_t peer) : peer_(peer) {}
   virtual ~TcpLink() = default;
   std::uint32_t peer() const { return peer_; }
-  // Checks whether the connection has ended or a close frame has arrived, and reports that to TcpLinks. Does not read
-  // payload.
+  // Checks whether the connection has ended or a close frame has arrived, and reports that to TcpLinks. May read ahead,
+  // but consumes no payload.
   virtual void look() = 0;
-  // Whether the peer has sent data that the owner of the connection has not received yet. kSome: there is such data,
-  // and the connection has ended, so no more can arrive. kMore: there is such data, and more may arrive.
+  // Whether there is a message of the peer that the owner of the connection has not released yet. kSome: there is such
+  // a message, and look() has found the end of the connection, so no more data can arrive. kMore: there is such a
+  // message, and more data may arrive.
   enum class Unread : std::uint8_t { kNone, kSome, kMore };
   virtual Unread unread() const { return Unread::kNone; }
   // True if the peer must open this connection, and has not done so yet.
   virtual bool missing() const { return false; }
-  // Sends what is queued. Returns true if nothing is left.
+  // Sends the queued data. Returns true if none is left, or if nothing can be sent any more.
   virtual bool push() { return true; }
   // Sends the close frame if that is possible. Returns false if it must be tried again later.
   virtual bool send_close(const FrameHeader& close_frame) = 0;
@@ -85,7 +89,7 @@ class TcpLink {
  private:
   friend class TcpLinks;
   bool dirty_ = false;       // this link is in TcpLinks::dirty_, because it has something to send
-  bool close_sent_ = false;  // this link has sent the close frame, or nothing more can be sent on it
+  bool close_sent_ = false;  // send_close() has returned true, or has run out of memory; it is not called again
   const std::uint32_t peer_;
 };
 
@@ -110,22 +114,24 @@ class TcpLinks {
   }
   void add(TcpLink& link);
   void remove(TcpLink& link);
-  // Returns the connection that `peer` has opened, or a closed socket if it has not arrived.
+  // Hands out the connection that `peer` has opened for this lane. Returns a closed socket if it has not arrived, if it
+  // was claimed before, or after send_close().
   TcpStream claim(std::uint32_t peer, std::uint16_t lane);
   // Returns the shared state of the lane. The reference stays valid as long as this object exists.
   TcpLane& lane(std::uint32_t peer, std::uint16_t lane) { return lanes_[key(peer, lane)]; }
   // Whether this rank makes the common socket, which both directions may use. That is the case if it is the lower
   // rank.
   bool makes_common_socket(std::uint32_t peer) const { return options_.rank < peer; }
-  // A socket that no connection uses any more. It is kept open until the peer ends it or the transport is closed,
-  // because a close frame must be sent on it, and one may arrive on it.
+  // A socket that no connection uses any more. It is kept open until the peer ends it or sends a close frame, a
+  // connection uses it again (take_back()), or the transport is closed, because a close frame must be sent on it, and
+  // one may arrive on it.
   struct Orphan {
     std::shared_ptr<LaneSocket> socket;
     std::uint32_t peer = 0;
     bool brings_answer = false;      // at most one frame can arrive on the socket; otherwise data can arrive
-    std::vector<std::byte> stashed;  // if data can arrive: the data that was already read
+    std::vector<std::byte> stashed;  // if data can arrive: the data that was read but not used
     ReplyReader replies;             // if only one frame can arrive: the part that was already read
-    bool close_sent = false;         // the close frame was sent on the socket
+    bool close_sent = false;         // the close frame was sent on the socket, or cannot be sent
   };
   void keep_for_close(Orphan orphan);
   void take_back(const LaneSocket& socket);  // removes it from orphans_, because a connection uses it again
@@ -133,7 +139,7 @@ class TcpLinks {
     if (!link.dirty_) dirty_.push_back(&link);
     link.dirty_ = unsent_ = true;
   }
-  // Sends everything that was queued since the last flush. Call it before waiting for an answer, because the answer
+  // Calls flush() if data was queued since the last flush(). Call it before waiting for an answer, because the answer
   // may depend on the queued data.
   void send_first() {
     if (unsent_) flush();
@@ -150,8 +156,8 @@ class TcpLinks {
   PeerBoard& board(std::uint32_t peer) { return peers_[peer].board; }
   std::string troubles();
   const std::string& tampering(std::uint32_t peer) const { return peers_[peer].tampering; }
-  // For a kLost peer: how its connection ended, if that does not prove that its process has exited. Empty if the
-  // process has exited.
+  // For a kLost peer: how its connection ended, if that does not prove that its process has exited. Empty if this rank
+  // has concluded that the process has exited.
   std::string loss(std::uint32_t peer) const;
   // True if connections of the peer have ended, and it is not known yet whether the process of the peer has exited.
   bool is_probing(std::uint32_t peer) const;
@@ -161,20 +167,25 @@ class TcpLinks {
   struct Peer {
     PeerBoard board;
     bool close_received = false;
-    std::int64_t ended_since_ns = 0;  // when the first of its connections ended without a close frame; 0: none has
-    // When a connection that this rank had opened to the peer ended without a close frame or a refusal, possibly before
-    // the peer accepted it; 0: none has.
+    // When note_reply() first recorded an end without a close frame, a refusal or invalid data; 0: it has not. pump()
+    // moves this time and the next two forward if it was not called for long.
+    std::int64_t ended_since_ns = 0;
+    // When a connection on which this rank sends messages to the peer first ended without a close frame or a refusal,
+    // possibly before the peer accepted it; 0: none has.
     std::int64_t unanswered_since_ns = 0;
-    // When the peer did not accept a control connection of this rank, or such a connection ended; 0: that has not
-    // happened. The peer may have left properly, without a connection on which it could report that.
+    // When the peer did not accept a control connection of this rank, or such a connection ended without a close frame
+    // or a refusal and without an error of the network; 0: that has not happened. The peer may have left properly,
+    // without a connection on which it could report that.
     std::int64_t rejects_since_ns = 0;
     // The time at which this rank first saw that a receive link waits for a connection from the peer while no link to
     // the peer has a socket. 0 if that is not the case.
     std::int64_t absent_since_ns = 0;
-    std::string trouble;             // why connections to the peer ended or were refused, as text
-    std::string tampering;           // like `trouble`, but only if the cause is something that a rank never does
+    std::string trouble;  // why connections to the peer ended or were refused, as text
+    // Like `trouble`, but only for the causes that make the peer kUnreachable: a refusal other than Refusal::kNonce,
+    // invalid data on a control connection, or an error for which is_tampering() is true.
+    std::string tampering;
     bool refused = false;            // the process that listens at the address of the peer has refused a connection
-    std::optional<PeerProbe> probe;  // created after the connections of the peer have ended
+    std::optional<PeerProbe> probe;  // created by classify_end(), after a connection of the peer has ended
     PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
   // A connection of a peer that no receiving connection has claimed yet.
@@ -201,7 +212,7 @@ class TcpLinks {
   TcpTransportOptions options_;
   SteadyClock system_clock_;
   Clock& clock_;
-  std::shared_ptr<TcpEndpoint> endpoint_;  // shared by all ranks and communicators of the process
+  std::shared_ptr<TcpEndpoint> endpoint_;  // can be shared with other ranks and communicators of the process
   std::vector<std::optional<PeerAddress>> addresses_;
   std::unique_ptr<EpollDoorbell> doorbell_;
   std::unique_ptr<StatePusher> pusher_;

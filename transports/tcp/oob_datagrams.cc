@@ -101,7 +101,7 @@ void TcpOobDatagrams::pump() {
   }
 }
 
-// A peer that connects again does not use the previous connection any more. The datagrams that it has sent there are
+// A peer that connects again does not use the previous connection any more. The datagrams that have arrived there are
 // kept until they are taken. An incomplete frame is dropped, because the rest of it never arrives.
 void TcpOobDatagrams::accept(PeerConnection& connection, TcpStream socket) {
   if (connection.socket.is_open()) receive_pending(connection);

@@ -3,7 +3,7 @@
 // It uses connections of its own: one between each two ranks that exchange datagrams. The rank that posts first opens
 // the connection. Both ranks may use it in both directions until one of them closes it. Two ranks must not open a
 // connection to each other at the same time, because the later one replaces the earlier one. Datagrams that this rank
-// has queued for the earlier one are lost then. Those that the peer has sent on it can still be taken.
+// has queued for the earlier one are lost then. Those of the peer that have already arrived on it can still be taken.
 //
 // A waiting rank calls pump() from time to time; no function blocks. Only one thread at a time may use an object. The
 // length of everything received is checked. If anything other than a datagram arrives, the connection counts as
@@ -40,14 +40,14 @@ class TcpOobDatagrams {
   std::optional<std::string> take(std::uint32_t peer);
   void pump();
   bool all_sent_to(std::uint32_t peer) const;
-  // Whether the connection has ended: the peer has closed it, the process of the peer has exited, or the peer cannot
-  // be reached. Datagrams that the peer sent before can still be taken.
+  // Whether the connection has ended: the peer has closed or refused it, the process of the peer has exited, the peer
+  // cannot be reached, or invalid data has arrived. Datagrams that arrived before can still be taken.
   bool gone(std::uint32_t peer) const { return connections_.at(peer).ended; }
   // The reason why this rank could not start a connection to the peer. Empty if it has started one or has not tried,
   // even if the connection was refused or ended later.
   const std::string& trouble(std::uint32_t peer) const { return connections_.at(peer).trouble; }
-  // Closes the connection. Datagrams that were passed to the system still arrive at the peer. Those that are queued
-  // or not taken yet are lost. The next post() opens a new connection.
+  // Closes the connection. Datagrams that were passed to the system normally still arrive at the peer. Those that are
+  // queued or not taken yet are lost. The next post() opens a new connection.
   void hang_up(std::uint32_t peer);
 
  private:
@@ -72,7 +72,7 @@ class TcpOobDatagrams {
   void receive_pending(PeerConnection& connection);
 
   const pid_t process_;
-  std::shared_ptr<TcpEndpoint> endpoint_;  // shared by all ranks and communicators of the process
+  std::shared_ptr<TcpEndpoint> endpoint_;  // can be shared with other ranks and communicators of the process
   const std::uint64_t channel_;
   const std::uint32_t rank_;
   const std::vector<std::string> addresses_;

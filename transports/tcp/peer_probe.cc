@@ -12,8 +12,8 @@ namespace {
 // the answer to the second packet. So if only the first packet is lost, the machine is not mistaken for one that is
 // switched off.
 constexpr std::int64_t kAnswerNs = 3'000'000'000;
-// Time for which a new connection must stay open. When a process exits, its listener is closed within this time after
-// its connections, and the kernel resets connections that the listener had not accepted.
+// Time for which a new connection must stay open. When a process exits, its listener is normally closed within this
+// time after its connections, and the kernel resets connections that the listener had not accepted.
 constexpr std::int64_t kOpenNs = 100'000'000;
 
 }  // namespace
@@ -21,7 +21,8 @@ constexpr std::int64_t kOpenNs = 100'000'000;
 PeerProbe::PeerProbe(const SocketAddress& listener, std::int64_t now_ns) : since_ns_(now_ns) {
   int error = 0;
   socket_ = try_to_connect(listener, error);
-  // If there is no socket because descriptors have run out, assume the usual cause, that the process has exited.
+  // A refused connection means that the process has exited. If there is no socket because descriptors have run out, the
+  // process is also assumed to have exited, because that is the usual cause.
   if (error != 0) settle(is_network_error(error) ? Finding::kSilence : Finding::kEnded);
 }
 

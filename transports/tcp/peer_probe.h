@@ -2,9 +2,9 @@
 //
 // The kernel closes the connections of a dead process. But a firewall, a proxy or a broken network can also end
 // connections, which looks the same. So the probe makes one more connection to the listener of the peer and sends
-// nothing on it. If the connection is refused, no process listens there, so the process of the peer has exited. If
-// the connection stays open, a process listens there. That is the process of the peer, unless another process has
-// taken its port. Only one thread may use a PeerProbe; no function blocks.
+// nothing on it. If the connection is refused, no process listens there, so the process of the peer has exited. If the
+// connection stays open, a process listens there. That is the process of the peer, unless another process has taken its
+// port or a proxy has answered. Only one thread at a time may use a PeerProbe; no function blocks.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@ class PeerProbe {
  public:
   enum class Finding : std::uint8_t {
     kNone,     // not known yet
-    kEnded,    // no process listens there (also assumed if this process has no descriptor for the probe)
+    kEnded,    // no process listens there (also assumed if this process has no descriptor or memory for the probe)
     kAccepts,  // a connection was made and stays open; another process may have accepted it
-    kSilence,  // the machine does not answer, or the network reports that it has no route to the machine
+    kSilence,  // the machine does not answer, or the connection failed with an error of the network or a firewall
   };
 
   PeerProbe(const SocketAddress& listener, std::int64_t now_ns);
   // Checks the connection of the probe and returns the finding. Once the finding is not kNone, it does not change any
-  // more. That is the case about 0.1 s after the machine of the peer has answered, and after 3 s at the latest.
+  // more. The first call after one of these events settles it: the connection was refused or has ended, it was open for
+  // kOpenNs, or kAnswerNs have passed (peer_probe.cc).
   Finding look(std::int64_t now_ns);
 
  private:

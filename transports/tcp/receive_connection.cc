@@ -52,7 +52,8 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   while (!corrupt_) {
     if (stage_ == Stage::kHeader && !read_header()) break;
     const std::uint64_t sequence = header_.tag.sequence;
-    // The peer already sends messages of a later call, so it has given `call` up. Its status board contains the reason.
+    // The peer already sends messages of a later call, so it has given `call` up. If `call` is a collective, the status
+    // board of the peer contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence < call.sequence) {  // a message of an earlier call that failed
       if (!skip()) return Arrival::kNothing;
@@ -60,7 +61,8 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
     }
     if (header_.tag != call) {
       mismatched_ = header_.tag;
-      // Sends the state of this call to the peers, so that the errors of both ranks name the difference.
+      // Sends the state of this call to the peers (unless it was sent already), so that the errors of both ranks name
+      // the difference.
       links_->pusher().push_now();
       return Arrival::kMismatch;
     }
@@ -74,7 +76,7 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
 }
 
 // Takes the connection of the peer from TcpLinks if this was not done before. Returns true once the connection has
-// arrived, also after its end.
+// arrived, also after its end, and after end().
 bool TcpReceiveConnection::claim() {
   if (active_.socket != nullptr || ended_) return true;
   TcpStream socket = links_->claim(peer(), lane_);
@@ -94,8 +96,8 @@ bool TcpReceiveConnection::switch_socket() {
   if (inactive_.socket == nullptr) {
     inactive_.socket = lane_state_.common;
     if (inactive_.socket == nullptr) {
-      // There is no common socket any more: the sending connection of this rank was destroyed before it had sent
-      // everything, or after its socket had ended. So no message of the peer can arrive any more.
+      // There is no common socket, for example because the sending connection of this rank was destroyed before it had
+      // sent everything, or after its socket had ended. So no message of the peer can arrive any more.
       note_end(0);
       return true;
     }
@@ -159,8 +161,8 @@ bool TcpReceiveConnection::read_header() {
   return false;
 }
 
-// Takes the header of one frame from the read-ahead buffer and handles frames without a payload. Returns true if it
-// is the header of a message.
+// Takes the header of one frame from the read-ahead buffer. Returns true if it is the header of a message. Handles a
+// close frame or a kMoved frame itself, and returns false. Sets corrupt_ and returns false if the frame is invalid.
 bool TcpReceiveConnection::take_header() {
   std::memcpy(&header_, active_.stash.get() + active_.begin, kHeaderBytes);
   active_.begin += kHeaderBytes;
@@ -189,8 +191,8 @@ bool TcpReceiveConnection::take_header() {
   return true;
 }
 
-// Receives once from the socket: up to `bytes` more bytes of the payload into `to`, and the bytes behind the payload
-// into the read-ahead buffer, which must be empty. Returns true if the payload is complete.
+// Receives once from the socket: up to `bytes` more bytes of the payload into `to`, and possibly bytes behind the
+// payload into the read-ahead buffer, which must be empty. Returns true if the payload is complete.
 bool TcpReceiveConnection::fill(std::byte* to, std::size_t bytes) {
   active_.begin = 0;
   active_.end = 0;

@@ -1,9 +1,10 @@
 // TcpReceiveConnection: the receiving end of a connection.
 //
 // It holds one message at a time; further messages stay in the kernel or in the stash. If the caller of arrival() names
-// a place that is as long as the message, the payload is read directly into that place, but only inside calls of
-// arrival() that name it. The payload of any other message goes into one slot. A system call that reads a header may
-// also read more bytes behind the header; they go into a read-ahead buffer, which is called the stash.
+// a place that is as long as the message, before any of the payload was stored, the payload goes directly into that
+// place, but only inside calls of arrival() that name the place. The payload of any other message goes into one slot. A
+// system call that reads a header or the end of a payload may also read bytes behind it; they go into a read-ahead
+// buffer, which is called the stash.
 //
 // It reads the socket that the peer has made for this lane, until the peer reports that it continues on the common
 // socket of the lane (kMoved). The peer may switch back later. Belongs to the thread that drives progress.
@@ -29,8 +30,9 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   Arrival arrival(const CallTag& call, std::span<std::byte> place) override;
   bool wants_place() const override { return true; }
   void withdraw_place() override;
-  // True if the connection has arrived and has not ended for this reader. That is possible even after look() has
-  // reported a close frame of the peer, because messages before that frame may still have to be read.
+  // True if the connection has arrived, has not ended for this reader, and has brought no invalid data. That is
+  // possible even after look() has reported a close frame of the peer, because messages before that frame may still
+  // have to be read.
   bool may_bring_more() override { return claim() && !ended_ && !corrupt_; }
   CallTag mismatched_tag() const override { return mismatched_; }
   Message front() override;
@@ -49,7 +51,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   // A socket and its read-ahead buffer. The positions from `begin` to before `end` contain the bytes that were not
   // used yet.
   struct BufferedSocket {
-    std::shared_ptr<LaneSocket> socket;  // null if the connection of the peer has not arrived
+    std::shared_ptr<LaneSocket> socket;  // null if no connection was assigned yet
     PageBytes stash;
     std::size_t begin = 0;
     std::size_t end = 0;
@@ -85,9 +87,10 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   bool long_messages_ = false;  // the last message had at least kLongBytes, so that only one header is read ahead
   bool corrupt_ = false;
   bool close_received_ = false;
-  bool ended_ = false;  // end of file or an error; nothing more will arrive
+  bool ended_ = false;  // end of file, an error, or end() was called; nothing more will arrive
   bool end_seen_ = false;
-  // Sequence number of the last call that was reported to the PeerBoard of the peer.
+  // Sequence number in the last message. If the lane is below kPointToPointLane, that call was reported to the
+  // PeerBoard of the peer.
   std::uint64_t last_noted_call_ = 0;
   CallTag mismatched_;
 };

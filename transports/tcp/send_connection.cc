@@ -13,11 +13,12 @@ constexpr std::uint64_t kCoalescedBytes = 4096;
 // Messages of up to this length are better sent on the common socket. Measured: 8 KiB are faster there, 32 KiB are
 // not.
 constexpr std::uint64_t kShortBytes = 16384;
-// Number of consecutive messages on the wrong socket after which the connection switches to the other one.
+// Number of consecutive messages on the wrong socket after which the connection switches to the other one, as soon as
+// nothing is queued.
 constexpr std::uint32_t kMoveAfter = 4;
 // Bytes before the payload in a slot; the header takes the last ones of them.
 constexpr std::size_t kHeaderSpace = 64;
-constexpr std::size_t kMostParts = 32;  // maximum number of parts (preamble, frames) in one system call
+constexpr std::size_t kMostParts = 32;  // most parts (preamble, queued frames, header, payload) in one system call
 static_assert(kHeaderSpace >= kHeaderBytes);
 
 }  // namespace
@@ -122,8 +123,9 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
   links_->mark_dirty(*this);
 }
 
-// Sends the queue and, if `header` is not null, one more message behind the queue, with one system call. Returns the
-// number of bytes of that message, with its header, that were sent.
+// Sends the queue and, if `header` is not null, one more message behind the queue, with one system call, as far as the
+// system takes them. Sends at most kMostParts parts. Before that, completes a switch of the socket that has begun.
+// Returns the number of bytes of the message behind the queue, with its header, that were sent.
 std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
   if (moving_ && !move()) return 0;
   std::array<iovec, kMostParts> parts;
@@ -162,7 +164,7 @@ std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::by
     --count_;
   }
   if (count_ == 0) {
-    first_ = 0;  // a queue that always becomes empty then uses only one slot, which stays in the cache
+    first_ = 0;  // a queue that never holds more than one message then uses only one slot, which stays in the cache
     return moved.bytes > before ? moved.bytes - before : 0;
   }
   first_sent_ += left;
@@ -178,16 +180,17 @@ bool TcpSendConnection::push() {
   return true;
 }
 
-// Requests a switch to the other socket if the last kMoveAfter messages were better sent there and nothing is queued.
+// Requests a switch to the other socket if the last kMoveAfter messages, including this one, are better sent there and
+// nothing is queued.
 void TcpSendConnection::switch_if_better(std::uint64_t bytes) {
   const bool in_place = (bytes <= kShortBytes) == (socket_ != own_);
   out_of_place_ = in_place ? 0 : out_of_place_ + 1;
   if (out_of_place_ >= kMoveAfter && !pending()) moving_ = true;
 }
 
-// Switches to the other socket. All earlier messages were already passed to the operating system. The kMoved frame
-// tells the receiver that the next messages arrive on the other socket. Returns false if the frame could not be sent
-// completely.
+// Switches to the other socket. All messages before the request to switch were already passed to the operating system.
+// The kMoved frame tells the receiver that the next messages arrive on the other socket. Returns false if the frame
+// could not be sent completely.
 bool TcpSendConnection::move() {
   FrameHeader frame{.kind = FrameKind::kMoved};
   while (move_sent_ < kHeaderBytes) {
@@ -245,8 +248,8 @@ void TcpSendConnection::close_queue() {
   count_ = 0;
 }
 
-// Returns true without sending if queued messages, which belong to a failed call, cannot be sent now: there is no
-// reason to wait until they can.
+// Returns true without sending if the connection has ended, or if queued messages, which belong to a failed call,
+// cannot be sent now: there is no reason to wait until they can.
 bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   if (over_ || (!closing_ && !push())) return true;
   closing_ = true;  // data that is still unsent in the next call belongs to the close frame

@@ -1,18 +1,20 @@
 // TcpSendConnection: the sending end of a connection.
 //
-// A message that is longer than kCoalescedBytes is passed to the kernel at once, directly from the memory of the
-// caller. Shorter messages, and the rest of a message that the kernel does not take, are copied into a queue of
-// `slots` messages. The queue is sent by flush(), before a receive, or by a later call. So several small messages
-// between two flushes are sent in one system call.
+// A message that is longer than kCoalescedBytes is normally passed to the kernel at once, directly from the memory of
+// the caller. Other messages, and the rest of a message that the kernel does not take, are copied into a queue of
+// `slots` messages. The queue is sent by TcpLinks::flush(), before a receive, with the next long message, when it is
+// full, or by drained() or handed_over(). So several small messages between two flushes are sent in one system call.
 //
 // Each connection makes its own socket. If the peer is the lower rank and has made a socket for the same lane, this
 // connection sends short messages on that common socket, so that both directions share it. It sends long messages on
 // this rank's own socket, because on a common socket the data that arrives would be delayed while this process sends
-// much. Belongs to the thread that drives progress.
+// much. It changes the socket only after several messages in a row that are better sent on the other one. Belongs to
+// the thread that drives progress.
 //
-// When the peer has closed its end, messages that the kernel has not taken can no longer reach the peer. From then on
-// ready() always returns false, and if there were such messages, handed_over() does as well. A caller that sends
-// therefore waits, checks the status of the peer and learns the reason. So data is never lost without an error.
+// When the peer has closed its end, messages that the kernel has not taken can no longer reach the peer. As soon as
+// this connection has noticed the end, ready() always returns false, and if there were such messages, handed_over()
+// does as well. A caller that sends therefore waits, checks the status of the peer and learns the reason. So messages
+// that the kernel has not taken are not lost without an error.
 //
 // This class has more than 40 methods and members. 13 of the methods implement the interfaces SendConnection and
 // TcpLink, and the others are the steps by which one queue is sent on one of two sockets.
@@ -88,7 +90,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   bool moving_ = false;         // the connection is switching to its other socket: the kMoved frame must be sent first
   std::size_t move_sent_ = 0;   // bytes of the kMoved frame that were sent
   std::uint32_t out_of_place_ = 0;  // number of last messages in a row for which the other socket would be better
-  bool over_ = false;               // nothing can be sent any more, because the peer has closed or end() was called
+  bool over_ = false;               // nothing can be sent any more: the connection has ended, or end() was called
   bool closing_ = false;            // send_close() has begun to send the close frame
   bool lost_ = false;               // a message was not passed completely to the kernel before the connection ended
   ReplyReader replies_;

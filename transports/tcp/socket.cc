@@ -27,12 +27,12 @@ constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepEverySeconds = 5;
 constexpr int kKeepProbes = 3;
 constexpr std::size_t kDiscardBytes = 16384;
-// Maximum number of reads in discard_unread(); together more than a kernel buffers.
+// Maximum number of reads in discard_unread(); together more than a kernel usually buffers.
 constexpr int kMostDiscards = 4096;
 
 // If two ranks of one process exchange data by a socket, the data also orders their memory accesses, but the thread
-// sanitizer does not see that. So in its builds every transfer takes a lock, which orders a receive after the send.
-// In other builds this class does nothing.
+// sanitizer does not see that. So in builds with this sanitizer, send_some() and receive_some() take a lock, which
+// orders a receive after the send. In other builds this class does nothing.
 class SeenBySanitizer {
  public:
 #if defined(__SANITIZE_THREAD__)

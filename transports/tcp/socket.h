@@ -1,8 +1,9 @@
-// Socket: an owned TCP descriptor, and the system calls on it that the transport needs.
+// Socket: an owned descriptor of a TCP socket (epoll sets and eventfds are owned in this way as well), and the system
+// calls on it that the transport needs.
 //
-// All TCP sockets are non-blocking and close-on-exec, are not kept by forked children (inherited.h), and have a
-// number above those of the standard streams. The types are values or resources without shared state, so any thread
-// may use them.
+// All TCP sockets are non-blocking and close-on-exec, are not kept by forked children (inherited.h), and have a number
+// above those of the standard streams. The types are values or resources without shared state, so any thread may use
+// them, but only one thread at a time may use an object.
 #pragma once
 
 #include <netinet/in.h>
@@ -66,9 +67,9 @@ SocketAddress remote_address(int fd);
 // one is known. `rank`: the rank to name, or -1.
 Error socket_error(const char* call, int error, std::int32_t rank = -1);
 
-// listen_on() creates a listener. connect_to() starts a connection, which may not be established yet when it returns;
-// the first send then reports a failure. `buffer_bytes`: see tune(). Errors: kSystem; for connect_to() also kPeerLost
-// if the system reports immediately that the peer cannot be reached.
+// listen_on() creates a listener. connect_to() starts a connection, which may not be established yet when it returns; a
+// later send or receive then reports a failure. `buffer_bytes`: see tune(). Errors: kSystem; for connect_to() also
+// kPeerLost if the system reports immediately that the peer cannot be reached.
 Result<Socket> listen_on(const SocketAddress& address);
 Result<Socket> connect_to(const SocketAddress& address, std::uint32_t buffer_bytes, std::int32_t peer);
 // Starts a connection, without tune(). `error` is set to 0, or to the errno of a failure; in that case the returned
@@ -77,8 +78,8 @@ Socket try_to_connect(const SocketAddress& address, int& error);
 // The error that connect_to() returns for this errno.
 Error connect_error(const SocketAddress& address, int error, std::int32_t peer);
 // Whether a connection failed because of the network or of the routes of this machine, for example because a cable is
-// unplugged or a route is missing. Such an error does not prove that the process of the peer has exited, and it may
-// disappear.
+// unplugged, a route is missing or a firewall forbids the connection. Such an error does not prove that the process of
+// the peer has exited, and it may disappear.
 bool is_network_error(int error);
 // Sets TCP_NODELAY and keep-alive. `buffer_bytes`: size of the socket buffers; 0: the kernel chooses and adapts it.
 void tune(int fd, std::uint32_t buffer_bytes);
@@ -90,7 +91,8 @@ struct Moved {
   bool ended = false;  // end of file or an error; nothing can be moved any more
   int error = 0;       // only valid if `ended`: an errno, or one of tls_end; 0 for end of file
 };
-// Each of these functions makes one non-blocking system call. peek_some() leaves the data in the socket.
+// Each of these functions makes one non-blocking system call, and repeats it if a signal interrupts it. peek_some()
+// leaves the data in the socket.
 Moved send_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::span<iovec> parts);
 Moved receive_some(int fd, std::byte* data, std::size_t bytes);

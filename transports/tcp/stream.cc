@@ -9,12 +9,12 @@
 namespace tutti {
 namespace {
 
-// Maximum amount of unread data that is searched for a close frame. It is more than a kernel buffers.
+// About the maximum amount of unread data that is searched for a close frame. It is more than a kernel usually buffers.
 constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;
-constexpr std::size_t kAheadBytes = 64 * 1024;  // length of each read in read_ahead()
+constexpr std::size_t kAheadBytes = 64 * 1024;  // maximum length of each read in read_ahead()
 
-// Returns the meaning of the last frame of `all`, which must be everything that has arrived and will arrive. If `all`
-// does not end with a close frame or a refusal, returns kEnded with `error`.
+// Returns the meaning of the last frame of `all`, which must end with the last bytes that arrive on the connection. If
+// `all` does not end with a close frame or a refusal, returns kEnded with `error`.
 Reply reply_at_end(std::span<const std::byte> all, int error) {
   const Reply ended{.kind = Reply::Kind::kEnded, .error = error};
   if (all.size() < kHeaderBytes) return ended;
@@ -97,8 +97,8 @@ Moved TcpStream::receive_encrypted(std::span<iovec> parts) {
 }
 
 // Continues the handshake. Returns false while this end, as the client, waits for the first bytes of the other end,
-// which may be an answer in clear. In that case no data of the caller can be moved. Otherwise returns true, also if
-// the connection has ended.
+// which may be an answer in clear, or for the rest of such an answer. In that case no data of the caller can be moved.
+// Otherwise returns true, also if the connection has ended.
 bool TcpStream::advance_handshake() {
   if (encryption_->end.ended) return true;
   if (encryption_->awaits_answer) {

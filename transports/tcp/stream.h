@@ -1,8 +1,8 @@
 // TcpStream: the data of one connection, either in clear or encrypted with TLS, and the operations that the transport
 // needs.
 //
-// In clear, the operations only call the functions of socket.h. With TLS (tls.h) they do not block either. They also
-// continue the handshake, and no data of the caller is moved before the handshake is complete.
+// In clear, sending and receiving only call the functions of socket.h. With TLS (tls.h) they do not block either. They
+// also continue the handshake, and no data of the caller is sent or decrypted before the handshake is complete.
 //
 // The listening end may send a refusal or a close frame before there is a TLS session: a refusal if it does not
 // accept the connection, a close frame if its communicator was closed before the connection arrived. That frame is
@@ -67,22 +67,23 @@ class TcpStream {
   void advance() {
     if (encryption_ != nullptr) static_cast<void>(advance_handshake());
   }
-  // Like advance(), for a sender that has no more data: Moved::ended is true if nothing can be sent any more.
+  // Like advance(), for a sender that has no more data. With TLS, Moved::ended is true if nothing can be sent any more.
   Moved finish();
   bool is_encrypted() const { return encryption_ != nullptr; }
   // Whether data of the caller can be moved: always without TLS, and with TLS once the handshake is complete.
   bool ready() const { return encryption_ == nullptr || encryption_->tls->established(); }
   // Only with TLS: whether the system has taken any bytes, for example of the greeting.
   bool tls_has_sent() const { return encryption_ != nullptr && encryption_->tls->has_sent(); }
-  // Whether encrypted data is waiting to be sent.
+  // Only with TLS: whether bytes of the greeting, the handshake or encrypted data wait to be sent.
   bool unsent() const { return encryption_ != nullptr && encryption_->tls->unsent(); }
   bool over() const { return encryption_ != nullptr && (encryption_->end.ended || encryption_->tls->over()); }
   short wait_events() const;  // the events for which a caller of poll() must wait until more can be sent
 
   // Returns how a connection on which messages can arrive has ended: kNothing while it is open, kClose or kRefused if
   // the last bytes that arrived are such a frame, and otherwise kEnded. The data can still be read afterwards.
-  // `stashed`: data that the caller has already read but not processed. The function inspects all unread data, which
-  // is slow, so call it only until it has returned something other than kNothing.
+  // `stashed`: data that the caller has already read but not processed. When the connection has ended, the function
+  // inspects the unread data, which is slow. So do not call it again after it has returned something other than
+  // kNothing.
   Reply final_reply(std::span<const std::byte> stashed);
 
  private:
@@ -112,7 +113,7 @@ class TcpStream {
 Tag answer_proof(const Key& key, const FrameHeader& frame);
 
 // Reads the single frame that can arrive on a connection, which may come in several parts. read() returns kNothing
-// until the frame is complete, then its meaning, or kEnded.
+// until the frame is complete, and then its meaning. It returns kEnded if the connection ends before.
 class ReplyReader {
  public:
   Reply read(TcpStream& stream);

@@ -1,9 +1,9 @@
 // TcpTransport: connections over TCP between ranks of one machine or of several machines. See
 // docs/decisions/0009-tcp.md.
 //
-// Thread-safety: see transport.h. Messages are in slots or delivered, never published, because there is no memory
-// that both ends can access. For the same reason windows are plain memory, and find_window() never finds them. If a
-// rank has no address here, another transport serves it: peer_status() then always reports kLive for it, and no
+// Thread-safety: see transport.h. Messages are in slots or delivered, never published or replied, because there is no
+// memory that both ends can access. For the same reason windows are plain memory, and find_window() never finds them.
+// If a rank has no address here, another transport serves it: peer_status() then reports kLive for it, and no
 // connection may be opened to it.
 #pragma once
 

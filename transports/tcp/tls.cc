@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kRecordBytes = 16384;    // the longest data of a record that TLS 1.3 permits
 constexpr std::size_t kReadBytes = 64 * 1024;  // maximum length of each read from the socket
-// seal() encrypts nothing more while the system has not taken this number of encrypted bytes.
+// seal() stops if at least this number of encrypted bytes wait for the system to take them.
 constexpr std::size_t kMostUnsent = 256 * 1024;
 constexpr std::size_t kGatherBytes = kRecordBytes;  // shorter parts are gathered into one record of up to this length
 
@@ -32,7 +32,7 @@ constexpr int kPipeFlush = 11;
 constexpr int kShouldRetryRead = 0x01 | 0x08;
 // An error code of kFirstAlertReason + n means that the peer has sent alert n.
 constexpr unsigned long kFirstAlertReason = 1000;
-constexpr unsigned char kIdentity[] = "tutti";  // name of the key; not secret, because each connection has its own key
+constexpr unsigned char kIdentity[] = "tutti";  // name of the key; always the same, as each connection has only one key
 
 // Whether this processor has instructions for AES.
 bool has_aes() {
@@ -176,7 +176,7 @@ int TlsSession::read_in(OpenSslPipe* pipe, char* to, int bytes) {
   return static_cast<int>(count);
 }
 
-// Passes the encrypted data in out_ to the system. Returns false if the system did not take all of it.
+// Passes the data in out_ to the system. Returns false if the system did not take all of it.
 bool TlsSession::flush(int fd) {
   while (unsent() && !send_end_.ended) {
     iovec part{.iov_base = out_.data() + out_begin_, .iov_len = out_.size() - out_begin_};
@@ -253,7 +253,8 @@ void TlsSession::advance(int fd) {
 }
 
 // Encrypts `parts` into out_, as long as there is space. Skips the first sealed_ bytes of `parts`, which an earlier
-// call has already encrypted. Returns true if all of `parts` is encrypted.
+// call has already encrypted. Returns true if all of `parts` is encrypted, and false if there is not enough space or
+// OpenSSL has failed.
 bool TlsSession::seal(std::span<iovec> parts) {
   std::size_t skip = sealed_;
   gathered_.clear();

@@ -1,9 +1,9 @@
 // TlsSession: TLS 1.3 on one connection, with a key that both ends already have.
 //
-// The key is used as an external pre-shared key (PSK) together with a Diffie-Hellman exchange. So recorded data
-// cannot be decrypted even if the key becomes known later. There are no certificates, tickets or early data. The
-// session makes the same system calls as a plain connection, on a socket that the caller passes and owns, and never
-// blocks. The handshake continues inside send(), receive() and advance().
+// The key is used as an external pre-shared key (PSK) together with a Diffie-Hellman exchange. So recorded data cannot
+// be decrypted even if the key becomes known later. There are no certificates, tickets or early data. The session reads
+// and writes with the non-blocking functions of socket.h, on a socket that the caller passes and owns. The handshake
+// continues inside send(), receive(), begin() and advance().
 //
 // Only one thread at a time may use a session. Its functions clear the error queue of OpenSSL for the calling thread.
 //
@@ -33,8 +33,8 @@ class TlsSession {
     End end = End::kClient;
     Key key{};                              // must be different for each connection
     std::span<const std::byte> greeting{};  // sent in clear, before the handshake
-    // The sending key is renewed after this number of records. TLS 1.3 permits 2^24.5 records for each key with
-    // AES-GCM.
+    // The sending key is renewed each time after this number of records. TLS 1.3 permits 2^24.5 records for each key
+    // with AES-GCM.
     std::uint64_t records_per_key = 1u << 23;
   };
   // Errors: those of TlsLibrary::open(), and kSystem.
@@ -47,10 +47,10 @@ class TlsSession {
   // were not taken, the next call must begin with them, because part of them may already be encrypted. Before the
   // handshake is complete, nothing is moved.
   Moved send(int fd, std::span<iovec> parts);
-  // Like receive_some() in socket.h. Returns only data that was authenticated. If the data is shorter than `parts`,
-  // the system has no more data now.
+  // Like receive_some() in socket.h. Returns only data that was authenticated. If the data is shorter than `parts`, the
+  // system has no more data now, or the connection has ended.
   Moved receive(int fd, std::span<iovec> parts);
-  // Sends the first message of the handshake; reads nothing.
+  // Sends the greeting and, at the client, the first message of the handshake; reads nothing from the socket.
   void begin(int fd);
   // Continues the handshake as far as possible now, and sends the rest of its messages.
   void advance(int fd);
@@ -62,7 +62,7 @@ class TlsSession {
   bool over() const { return receive_end_.ended; }  // nothing more can arrive
   // `ended` is set once nothing more can be sent; `error` is the reason
   const Moved& send_end() const { return send_end_; }
-  // Whether there is encrypted data that the system has not taken.
+  // Whether there is data (the greeting, the handshake or encrypted data) that the system has not taken.
   bool unsent() const { return out_begin_ < out_.size(); }
   // Whether the system has taken any bytes, so that the other end may have received them.
   bool has_sent() const { return produced_ > out_.size() - out_begin_; }
@@ -101,7 +101,7 @@ class TlsSession {
   Moved send_end_;             // `ended` is set once nothing more can be sent
   std::vector<std::byte> in_;  // encrypted data from the peer; [in_begin_, in_end_) was not decrypted yet
   std::size_t in_begin_ = 0, in_end_ = 0;
-  std::vector<std::byte> out_;  // encrypted data for the peer; the system has taken the first out_begin_ bytes
+  std::vector<std::byte> out_;  // greeting and encrypted data for the peer; the first out_begin_ bytes were taken
   std::size_t out_begin_ = 0;
   std::uint64_t produced_ = 0;  // number of bytes that were ever appended to out_
   std::deque<Record> records_;  // records that the system has not taken completely
@@ -110,19 +110,19 @@ class TlsSession {
   std::vector<std::byte> gathered_;
 };
 
-// Values of Moved::error that a TlsSession returns in addition to the errors of the system. The constants are errno
-// values to which this file gives another meaning.
+// Values of Moved::error that a TlsSession or a TcpStream returns in addition to the errors of the system. The
+// constants are errno values to which this file gives another meaning.
 namespace tls_end {
-// In the handshake: the other end has another key, or is not a rank of Tutti.
+// Before the end of the handshake: the other end has another key or is not a rank of Tutti, or data was altered.
 inline constexpr int kRefused = EKEYREJECTED;
-inline constexpr int kAltered = EBADMSG;  // received data differs from what the peer sent
+inline constexpr int kAltered = EBADMSG;  // received data differs from the data that the peer sent; or OpenSSL failed
 // The peer has sent an alert: it has found kAltered or a similar error.
 inline constexpr int kPeerRefused = EREMOTEIO;
 inline constexpr int kCut = ECONNABORTED;  // the connection ended without the close notification of TLS
 }  // namespace tls_end
 
-// Whether the error shows that the data was tampered with: a process between the two ends, or at one of them, did
-// something that a rank never does. True for kRefused, kAltered and kPeerRefused.
+// Whether the error counts as tampering: a process between the two ends, or at one of them, has probably done something
+// that a correct rank does not do. True for kRefused, kAltered and kPeerRefused.
 bool is_tampering(int error);
 // Describes how a connection ended: "end of file" for 0, a text for each constant of tls_end, and strerror() for any
 // other errno.

@@ -74,8 +74,9 @@ struct TlsLibrary {
   unsigned long (*err_get_error)() = nullptr;
   void (*err_clear_error)() = nullptr;
 
-  // Returns the table of functions. The library is opened by the first call and stays open. Errors: kConfig if it
-  // cannot be opened or lacks a function; the message names the package to install.
+  // Returns the table of functions. The first call opens the library, which stays open; later calls return the same
+  // result. Errors: kConfig if the library cannot be opened, lacks a function or cannot be initialised; the message
+  // names the package to install.
   static Result<const TlsLibrary*> open();
 };
 

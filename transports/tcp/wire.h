@@ -3,13 +3,15 @@
 // With the preamble, the rank that connects proves that it has the key of the job, and that the connection is not a
 // copy of an earlier one. There are three types of connections (TcpLinkKind):
 //
-//   data       Frames with messages of one lane, sent by the rank that has connected. In the other direction at most
-//              one frame is sent, a close frame or a refusal. Exception: if the lower of the two ranks has connected,
-//              the higher rank may send its messages on this connection too, followed by a close frame. Before that,
-//              the higher rank sends a kMoved frame on the connection that it has made itself for that lane. If it
-//              switches back to its own connection, it sends another kMoved frame on this connection.
+//   data       Frames with messages of one lane and then a close frame, sent by the rank that has connected. In the
+//              other direction at most one frame is sent, a close frame or a refusal. Exception: if the lower of the
+//              two ranks has connected, the higher rank may send its messages on this connection too, followed by a
+//              close frame. Before that, the higher rank sends a kMoved frame on the connection that it has made itself
+//              for that lane. If it switches back to its own connection, it sends another kMoved frame on this
+//              connection.
 //   control    kState frames, sent by the rank that has connected. The other rank can send a close frame or a refusal.
-//   datagrams  kDatagram frames in both directions.
+//   datagrams  kDatagram frames in both directions. The rank that has not connected can send a close frame or a
+//              refusal instead, if it does not use the connection.
 //
 // All integers are little-endian at fixed offsets, so a frame consists of the bytes of a struct. Received data is not
 // trusted: types, lengths and enumerators are checked before use.
@@ -64,7 +66,8 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == 88 && alignof(Preamble) == 8);
 
-// HMAC-SHA-256, with the key of the job, of all fields before `proof`, including the nonce of the listener.
+// HMAC-SHA-256, with the key of the job, of a fixed label and of all fields before `proof`, including the nonce of the
+// listener.
 Tag proof_of(const Preamble& preamble, const Key& key);
 // Derives the TLS key of the connection that begins with this preamble. `key` is the key of the job.
 Key key_of_connection(const Preamble& preamble, const Key& key);
@@ -72,7 +75,7 @@ Key key_of_connection(const Preamble& preamble, const Key& key);
 enum class FrameKind : std::uint32_t {
   kMessage = 1,  // `bytes` bytes of payload follow
   kClose = 2,    // the sender makes no more calls with this communicator; tag: see make_close_frame()
-  kRefusal = 3,  // the preamble was not accepted; tag.kind: the reason, a Refusal
+  kRefusal = 3,  // the connection was not accepted; tag.kind: the reason, a Refusal
   kState = 4,    // a StateRecord follows; tag: the tag of the last call that the sender entered
   // The next message of this lane arrives on the other of the two connections that the higher rank can use for it.
   kMoved = 5,
@@ -134,7 +137,8 @@ struct PeerAddress {
 };
 
 // The close frame or the refusal that the other end has sent on a connection, or how the connection ended without such
-// a frame. kNothing: the connection is open, and no such frame was found.
+// a frame. kNothing: the connection is open, and no such frame was found. kInvalid: the connection was closed because
+// it brought invalid data.
 struct Reply {
   enum class Kind : std::uint8_t { kNothing, kClose, kRefused, kEnded, kInvalid } kind = Kind::kNothing;
   std::uint64_t entered = 0;
@@ -144,7 +148,7 @@ struct Reply {
   int error = 0;  // for kEnded: an errno, or one of tls_end; 0 for end of file
 };
 
-// Decodes a close frame or a refusal. Any other frame counts as a refusal.
+// Decodes a close frame or a refusal. Any other frame counts as a refusal, with the reason in tag.kind.
 Reply reply_of(const FrameHeader& frame);
 
 }  // namespace tutti

@@ -28,7 +28,8 @@ Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       noted_ = tag.sequence;
       if (lane_.number < kPointToPointLane) worker_->note_call(*lane_.peer, tag);
     }
-    // The peer has given this call up and is in a later one. Its status board contains the reason.
+    // The peer has given this call up and is in a later one. If this call is a collective, the status board of the peer
+    // contains the reason.
     if (tag.sequence > call.sequence) return Arrival::kNothing;
     if (tag.sequence == call.sequence && tag != call) {
       mismatched_ = tag;

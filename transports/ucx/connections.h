@@ -40,10 +40,10 @@ class UcxReceiveConnection final : public ReceiveConnection {
   std::shared_ptr<UcxWorker> worker_;  // shared with the UcxPath, which may be destroyed first
   UcxLane& lane_;                      // belongs to the worker
   CallTag mismatched_;
-  // Sequence number of the call of the message that was seen last. Unless the lane is kPointToPointLane, that call
+  // Sequence number of the call of the message that was seen last. If the lane is below kPointToPointLane, that call
   // was recorded with note_call().
   std::uint64_t noted_ = 0;
-  std::int64_t more_asked_ns_ = 0;  // time of the first call of may_bring_more(); 0: not called yet
+  std::int64_t more_asked_ns_ = 0;  // time of the first call of may_bring_more() on a working lane; 0: none yet
 };
 
 }  // namespace tutti

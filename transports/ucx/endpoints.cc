@@ -72,8 +72,8 @@ void UcxEndpoints::connect_waiting() {
   std::erase_if(unconnected_, [this](UcxPeer* peer) { return connect(*peer); });
 }
 
-// Makes the endpoint when the handshake message of the peer has arrived. Returns true if it has arrived, whether or
-// not the endpoint works.
+// Makes the endpoint when the handshake message of the peer has arrived. Returns true if the message has arrived (or
+// malformed data in its place), whether or not the endpoint works.
 bool UcxEndpoints::connect(UcxPeer& peer) {
   const std::optional<std::string> text = handshake_channel_.take(peer.rank, 0);
   if (!text && handshake_channel_.corrupt(peer.rank)) {

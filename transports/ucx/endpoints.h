@@ -1,7 +1,7 @@
 // UcxEndpoints: the endpoints from this rank to all peers over UCX. It owns the peers and their lanes, exchanges the
 // handshake messages, creates and closes the endpoints, and keeps the failures of peers. It also counts the messages
-// that UCX has not completed, because this number falls when a peer fails and its messages are dropped. Use it in the
-// thread that drives progress.
+// that were not passed to UCX or that UCX has not completed, because this number falls when a peer fails and its
+// messages are dropped. Use it in the thread that drives progress.
 #pragma once
 
 #include <cstdint>
@@ -46,11 +46,13 @@ class UcxEndpoints {
   void send_last(UcxPeer& peer);  // sends the last message (kLast) to the peer, because this rank leaves
   void note_sent() { ++unfinished_; }
   void note_finished() { --unfinished_; }
-  // Number of messages of this rank that were not passed to UCX yet, or that UCX has not completed.
+  // Number of messages of this rank that were not passed to UCX yet, or that UCX has not completed. Reports of credits,
+  // advertisements of slots and the last message do not count.
   std::uint64_t unfinished() const { return unfinished_; }
 
   // Marks the peer as failed, unless it has failed before. Its messages that were not passed to UCX are dropped, and
-  // close_failed() closes its endpoint. `doing`: the action that failed, for the error message; may be empty.
+  // close_failed() closes its endpoint (unless detects_failures() is false). `doing`: the action that failed, for the
+  // error message; may be empty.
   void fail(UcxPeer& peer, ucs_status_t status, std::string_view doing);
   // Closes the endpoints of peers that have failed. Do not call it within a callback of UCX, because UCX does not
   // permit that.

@@ -20,10 +20,11 @@ struct UcxPeer;
 
 // When UCX reports that a send is complete, its data may still wait in this process for space in a socket, and a UCX
 // flush would need the cooperation of the peer. So UcxSender::is_handed_over() counts the bytes of a lane that the peer
-// has not reported as released. A socket buffer certainly holds kUcxSystemTakes bytes, and two lanes to a peer can be
-// busy at a time. So if the count of a lane is at most half of kUcxSystemTakes, the operating system has all of these
-// bytes. Receivers report releases at least every kUcxReportBytes bytes, so the released but unreported bytes of all
-// lanes between two ranks stay below kUcxSystemTakes.
+// has not reported as released. The operating system is assumed to take kUcxSystemTakes bytes for a connection, and at
+// most kBusyLanes lanes (sender.cc) to a peer are assumed to be busy at a time. So if the count of a lane is at most
+// kUcxSystemTakes / kBusyLanes, the operating system has all of these bytes. Receivers report releases at least every
+// kUcxReportBytes bytes, so the released bytes for which no report is due stay below kUcxSystemTakes for all lanes
+// between two ranks together.
 inline constexpr std::uint64_t kUcxSystemTakes = 64 * 1024;
 inline constexpr std::uint64_t kUcxReportBytes = kUcxSystemTakes / (kPointToPointLane + 2);
 
@@ -43,7 +44,8 @@ struct UcxSend {
   UcxHeader header;
   PageBytes memory;
   bool going = false;  // UCX has the message and has not completed it yet
-  // Number of requests of UCX (a put and a flush) that must complete before the message is announced.
+  // Number of requests of UCX (a put and a flush) that must complete before the message is announced, plus 1 while
+  // UcxSender::write() runs.
   std::uint32_t writing = 0;
 };
 
@@ -88,7 +90,7 @@ struct UcxLane {
   UcxHeader offer;
   bool offer_going = false;
   // Long messages of this rank.
-  std::string offered;             // the peer's advertisement of its slots, as it arrived; empty: none yet
+  std::string offered;             // the peer's advertisement of its slots, as it arrived; empty: none was kept
   ucp_rkey_h key = nullptr;        // key of the peer's slots; null: they cannot be used (yet)
   std::uint64_t remote_slots = 0;  // address of the peer's slots; valid if `key` is not null
 };
@@ -101,10 +103,11 @@ struct UcxPeer {
   class UcxReceiver* receiver = nullptr;
   ucp_ep_h endpoint = nullptr;
   std::string resources;  // the devices that the endpoint uses, as far as UCX shows
-  // Long messages are put into slots of the peer, because a NIC can write there, or because of UcxPuts::kAlways.
+  // Long messages in both directions may be put into slots of the receiver, because a NIC can write there, or because
+  // of UcxPuts::kAlways.
   bool writes = false;
   bool introduced = false;  // this rank has sent its handshake message to the peer
-  bool connected = false;   // the handshake message of the peer has arrived, and `endpoint` is usable
+  bool connected = false;   // the handshake message of the peer has arrived, and an endpoint was made for it
   std::uint64_t key = 0;    // the key in that handshake message; every header to the peer contains it
   std::vector<UcxLane> lanes;
   bool last_sent = false;

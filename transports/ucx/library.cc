@@ -91,8 +91,8 @@ struct RetainedWorker {
   std::vector<std::unique_ptr<UcxSlots>> slots;
 };
 
-// The state of UCX in this process. There is one, because a process has one copy of the library. All ranks share one
-// context, because contexts are expensive.
+// The state of UCX in this process. There is one, because a process has one copy of the library. Ranks with the same
+// UcxPuts share one context, because contexts are expensive.
 struct Process {
   std::mutex mutex;  // guards all members below
   std::optional<UcxLibrary> opened;
@@ -123,8 +123,8 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   return context;
 }
 
-// Creates a context that permits remote writes if `puts` requires them, or if UCX uses a NIC that can execute them.
-// Whether it does is only known after a context was created.
+// Creates a context that permits remote writes if `puts` requires them, or if UCX uses a NIC that can execute them. It
+// is only known after a context was created whether UCX uses such a NIC.
 Result<ucp_context_h> make_context(const UcxLibrary& ucx, UcxPuts puts) {
   const bool cards = puts == UcxPuts::kByCards && access("/sys/class/infiniband", F_OK) == 0;
   auto made = make_context(ucx, cards || puts == UcxPuts::kAlways);

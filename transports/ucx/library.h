@@ -50,13 +50,13 @@ struct UcxLibrary {
   decltype(&::ucs_status_string) status_string = nullptr;
   std::string version;  // for example "1.13.1"
 
-  // Opens the library once per process; it is never closed. Errors: kUnsupported, with the package to install.
-  // Thread-safe.
+  // Opens the library on the first call that succeeds; it is never closed. Errors: kUnsupported if the library is
+  // missing, lacks a function or has an unsuitable version. Thread-safe.
   static Result<const UcxLibrary*> open();
 };
 
-// The resources of UCX that a whole process needs once: devices and registrations. All ranks and communicators of
-// the process that use the same UcxPuts share one object, because it is expensive to create.
+// The resources of UCX that a whole process needs once: devices and registrations. Ranks and communicators of the
+// process that use the same UcxPuts normally share one object, because it is expensive to create; see shared().
 class UcxContext {
  public:
   // Returns the object of this process that was created last, if it still exists and was created with the same value
@@ -75,8 +75,8 @@ class UcxContext {
   const UcxLibrary& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
   UcxPuts puts() const { return puts_; }
-  // False once UCX has failed to make an endpoint that detects the failure of its peer. UCX prints an error for each
-  // such attempt, so further endpoints are made without failure detection at once.
+  // False once UCX could make an endpoint only without detection of the failure of its peer. UCX prints an error for
+  // each such attempt, so further endpoints are made without failure detection at once.
   bool detects_failures() const { return detects_failures_.load(std::memory_order_relaxed); }
   void set_no_failure_detection() { detects_failures_.store(false, std::memory_order_relaxed); }
   bool own_process() const;  // false in a forked child, which must not use its copy
@@ -94,7 +94,7 @@ class UcxContext {
 // `doing`: "making a worker".
 Error ucx_error(const UcxLibrary& library, const std::string& doing, ucs_status_t status);
 
-// Returns the text that `write` prints into the file.
+// Returns the text that `write` prints into the file; empty if there is no memory for the file.
 std::string capture_output(const std::function<void(std::FILE* file)>& write);
 
 }  // namespace tutti

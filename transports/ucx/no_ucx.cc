@@ -1,4 +1,4 @@
-// Replaces the other files of this folder if the headers of UCX were not available when Tutti was built. All
+// Replaces the other sources of this folder if the headers of UCX were not available when Tutti was built. All
 // functions return kUnsupported.
 #include "transports/ucx/ucx_maker.h"
 

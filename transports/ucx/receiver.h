@@ -27,10 +27,10 @@ class UcxReceiver {
   // The next message in order. Its state is kEmpty if it has not arrived.
   UcxArrived& next(UcxLane& lane) { return lane.arrivals[lane.released % endpoints_.options().slots]; }
   void release(UcxLane& lane, UcxArrived& message);
-  void report_all();  // sends the reports of released messages that are due
+  void report_all();  // sends the reports of released messages that are due and can be sent now
   bool all_reported() const { return reports_queue_.empty(); }
 
-  // These two functions do the work that callbacks of UCX have queued, because it must not be done within callbacks.
+  // These two functions do the work that callbacks of UCX have queued. That work must not be done within callbacks.
   void fetch_announced();
   void offer_slots();
   void drop_all();  // gives back to UCX all data that UCX keeps for messages

@@ -1,6 +1,7 @@
-// Finds out which transports and devices of UCX an endpoint uses. UCX 1.13 has no function for that, but it prints
-// the information for people, and this file parses that text. If the text has an unexpected form, the information is
-// missing, which has no other consequence.
+// Finds out which transports and devices of UCX an endpoint uses. UCX 1.13 has no function for that, but it prints the
+// information for people, and this file parses that text. If the text has an unexpected form, the information is
+// missing: error messages do not contain it, and long messages are not written into slots of the receiver (see
+// UcxPuts), but sent as active messages.
 #pragma once
 
 #include <string>
@@ -24,9 +25,9 @@ std::vector<UcxResource> parse_ucx_resources(std::string_view text);
 std::vector<UcxResource> resources_of(const UcxLibrary& ucx, ucp_ep_h endpoint);
 // A description such as "rxe0 port 1 (rc_verbs), eth0 (tcp)". Empty if nothing is known.
 std::string describe(const std::vector<UcxResource>& resources);
-// True if a NIC writes into the memory of the peer with this transport, which is so for the reliable connections of
-// InfiniBand and RoCE. In UCX 1.13, all other transports emulate such writes with messages, or do not reach the
-// memory of other processes.
+// True for the transports rc_* and dc_*: the reliable connections of InfiniBand and RoCE, with which a NIC writes into
+// the memory of the peer. False for all other transports; for example, UCX 1.13 emulates such writes with messages over
+// tcp.
 bool is_nic_write_transport(std::string_view transport);
 // True if the output of ucp_context_print_info() contains a transport for which is_nic_write_transport() is true.
 bool contains_nic_write_transport(std::string_view text);

@@ -9,8 +9,9 @@
 namespace tutti {
 namespace {
 
-// Number of lanes to one peer on which calls can wait for is_handed_over() at the same time: one lane of a collective,
-// and kPointToPointLane.
+// Assumed number of lanes to one peer on which calls wait for is_handed_over() at the same time: one lane of a
+// collective, and kPointToPointLane. A plan that uses several lanes between two ranks (for example circulant) exceeds
+// it.
 constexpr std::uint64_t kBusyLanes = 2;
 
 }  // namespace
@@ -95,7 +96,7 @@ bool UcxSender::is_delivered(const UcxLane& lane) const {
   return ucp_.over() || (lane.started == lane.sent && lane.going == 0);
 }
 
-// Bytes of the messages that the peer has not reported as released.
+// Bytes of the messages that were passed to UCX, and that the peer has not reported as released.
 std::uint64_t UcxSender::unconfirmed_bytes(const UcxLane& lane) const {
   std::uint64_t bytes = 0;
   for (std::uint64_t number = lane.credited; number < lane.started; ++number) {
@@ -104,9 +105,10 @@ std::uint64_t UcxSender::unconfirmed_bytes(const UcxLane& lane) const {
   return bytes;
 }
 
-// True if the operating system or the peer has all messages of this lane. Only this lane counts, because unread
-// messages of another call must not delay this one. If the endpoint of the peer is broken, the result is true only
-// if the peer has left properly. Otherwise the waiting caller finds that the peer is unreachable.
+// True if the operating system or the peer has all messages of this lane that were passed to UCX. Only this lane
+// counts, because unread messages of another call must not delay this one. If the endpoint of the peer is broken, the
+// result is true only if the peer has left properly. If the peer has not left, the waiting caller finds that the peer
+// is unreachable.
 bool UcxSender::is_handed_over(const UcxLane& lane) const {
   if (lane.peer->dead()) return lane.peer->left;
   return unconfirmed_bytes(lane) <= kUcxSystemTakes / kBusyLanes;
@@ -114,7 +116,7 @@ bool UcxSender::is_handed_over(const UcxLane& lane) const {
 
 void UcxSender::note_released(UcxLane& lane, std::uint32_t released) {
   const std::uint32_t news = released - static_cast<std::uint32_t>(lane.credited);
-  if (news <= lane.started - lane.credited) lane.credited += news;  // otherwise it is an older report that arrived late
+  if (news <= lane.started - lane.credited) lane.credited += news;  // otherwise the report is older or invalid
 }
 
 void UcxSender::settle() {
@@ -127,9 +129,10 @@ void UcxSender::settle() {
 
 // ---- slots of the receiver ----
 
-// A correct peer sends one well-formed advertisement for each lane; any other makes the lane corrupt. If UCX only
-// announces the data of the advertisement (rendezvous, because of UCX_RNDV_THRESH), the advertisement is ignored, and
-// long messages are still sent as active messages.
+// A correct peer sends at most one advertisement for each lane, and it is well-formed. A malformed one, or a second one
+// after one that was kept, makes the lane corrupt. The advertisement is ignored if this rank does not write into slots
+// of the peer, or if UCX only announces the data of the advertisement (rendezvous, because of UCX_RNDV_THRESH). Long
+// messages are then still sent as active messages.
 void UcxSender::take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how) {
   const bool first = lane.key == nullptr && lane.offered.empty();
   if (!first || bytes <= sizeof(UcxSlotsOffer) || bytes > sizeof(UcxSlotsOffer) + kMostUcxKey ||

@@ -21,23 +21,25 @@ class UcxSender {
   UcxSender(const UcxSender&) = delete;
   UcxSender& operator=(const UcxSender&) = delete;
 
-  // True if there is a credit and a free slot for one more message. Also true if the worker is over: send() then does
-  // nothing.
+  // True if the peer has not failed, and there is a credit and a free slot for one more message. Also true if the
+  // worker is over: send() then does nothing.
   bool may_send(const UcxLane& lane) const;
   std::byte* slot(UcxLane& lane);
   // Sends the message in slot(). Call it only if may_send().
   void send(UcxLane& lane, std::uint64_t bytes, const CallTag& tag);
   // Passes to UCX the messages of the lane that were not passed yet. Call it only if the peer is connected.
   void start(UcxLane& lane);
-  bool is_delivered(const UcxLane& lane) const;  // UCX does not read memory of this rank any more for this lane
-  // True if the operating system or the peer has all messages of this lane.
+  // True if all messages of this lane were passed to UCX (or dropped), and UCX does not read their memory any more.
+  bool is_delivered(const UcxLane& lane) const;
+  // True if the operating system or the peer has all messages of this lane that were passed to UCX. If the endpoint of
+  // the peer is broken: true if the peer has left properly.
   bool is_handed_over(const UcxLane& lane) const;
   // Records how many messages the peer has released. `released`: the counter that a header of the peer contains.
   void note_released(UcxLane& lane, std::uint32_t released);
 
   // Takes the advertisement of the peer's slots.
   void take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how);
-  // Does the work that callbacks of UCX have queued, because it must not be done within them.
+  // Does the work that callbacks of UCX have queued. That work must not be done within the callbacks.
   void settle();
   void release_keys();  // call it when no request uses the keys any more
 

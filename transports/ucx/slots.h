@@ -31,7 +31,7 @@ class UcxSlots {
  private:
   UcxSlots(std::shared_ptr<UcxContext> context, std::uint32_t count, std::uint64_t stride);
 
-  const std::shared_ptr<UcxContext> context_;  // shared by the ranks of the process with the same UcxPuts
+  const std::shared_ptr<UcxContext> context_;  // can be shared with other ranks of the process
   const std::uint32_t count_;
   const std::uint64_t stride_;
   const PageBytes memory_;

@@ -15,7 +15,7 @@ Status UcpWorker::create(ucp_am_recv_callback_t on_message, void* user) {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   params.am_alignment = 64;
-  const SignalsBlocked blocked;  // UCX starts a thread, which must not receive signals
+  const SignalsBlocked blocked;  // UCX may start a thread, which must not receive signals
   ucs_status_t status = library_.worker_create(context_->handle(), &params, &handle_);
   if (status != UCS_OK) {
     handle_ = nullptr;

@@ -1,6 +1,6 @@
 // UcpWorker: owns one ucp_worker of UCX, which receives and sends active messages. It keeps exceptions away from UCX
 // and provides the few calls that need the worker itself. Use it in the thread that drives progress; callbacks of UCX
-// run within progress() and destroy().
+// run within progress() and destroy(), and may run while UCX closes an endpoint.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ class UcpWorker {
   const UcxLibrary& functions() const { return library_; }
 
   unsigned progress() { return library_.worker_progress(handle_); }  // returns 0 if nothing has happened
-  bool arm() { return library_.worker_arm(handle_) == UCS_OK; }      // false: UCX still has events
+  bool arm() { return library_.worker_arm(handle_) == UCS_OK; }      // false: UCX still has events, or has failed
   // Sends one active message. Returns the request of UCX: the header and the data must then remain unchanged until
   // `done` is called. Returns null if the message was sent at once, or an error pointer (UCS_PTR_IS_ERR); `done` is not
   // called then.
@@ -46,7 +46,8 @@ class UcpWorker {
              void* user) const;
 
   // Runs the body of a callback. No exception may pass through functions of UCX: it is written in C, and aborts the
-  // process if it is called again afterwards. So the exception is stored, and thrown again when UCX has returned.
+  // process if it is called again afterwards. So the exception is stored, and rethrow() throws it again when UCX has
+  // returned.
   template <class Body>
   void in_callback(Body&& body) noexcept {
     try {
@@ -71,7 +72,7 @@ class UcpWorker {
   void abandon() { handle_ = nullptr; }  // in a forked child: all resources belong to the parent
 
  private:
-  const std::shared_ptr<UcxContext> context_;  // shared by the ranks of the process with the same UcxPuts
+  const std::shared_ptr<UcxContext> context_;  // can be shared with other ranks of the process
   const UcxLibrary& library_;
   ucp_worker_h handle_ = nullptr;
   std::exception_ptr thrown_;  // exception of a callback, not thrown again yet; null: none

@@ -47,7 +47,7 @@ class UcxPath final : public DataPath {
   std::shared_ptr<UcxWorker> worker_;  // shared with the connections, which may outlive the path
 };
 
-// Makes the UcxPaths of one rank.
+// Makes the UcxPaths of one rank, or of all ranks of one create_all().
 class UcxMaker final : public DataPathMaker {
  public:
   explicit UcxMaker(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
@@ -71,7 +71,7 @@ class UcxMaker final : public DataPathMaker {
   }
 
  private:
-  std::shared_ptr<UcxContext> context_;  // shared by all ranks of the process
+  std::shared_ptr<UcxContext> context_;  // can be shared with other ranks of the process
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace tutti {
 
 // Returns the version, for example "UCX 1.13.1". Errors: kUnsupported if this build was made without UCX, or if the
-// library is missing on this machine. Thread-safe.
+// library is missing on this machine or has an unsuitable version. Thread-safe.
 Result<std::string> find_ucx();
 
 // Errors: kUnsupported, kSystem (with the message of UCX).

@@ -1,5 +1,5 @@
-// The data that the UCX data paths of two ranks exchange: the header of each active message, and the handshake
-// message.
+// The data that the UCX data paths of two ranks exchange: the header of each active message, the handshake message, and
+// the advertisement of slots.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct UcxHeader {
 };
 static_assert(sizeof(UcxHeader) == 64 && alignof(UcxHeader) == 8);
 
-// The handshake message. The address of the worker follows.
+// The start of the handshake message. The address of the worker follows.
 struct UcxHandshake {
   std::uint32_t magic = kUcxMagic;
   std::uint32_t version = 2;
@@ -57,7 +57,7 @@ inline constexpr std::size_t kMostUcxKey = 4096;  // maximum length of a packed 
 // active messages, because UCX sends up to 8 KiB and its headers in one packet.
 inline constexpr std::uint32_t kUcxPutFrom = 8 * 1024;
 
-// Length of the active message that has this header, in bytes.
+// Length of the active message that has this header, in bytes. Only for kMessage, kWritten and kCredit.
 constexpr std::uint64_t ucx_message_bytes(const UcxHeader& header) {
   return sizeof(header) + (header.kind == UcxMessageType::kMessage ? header.bytes : 0);
 }

@@ -11,7 +11,8 @@
 namespace tutti {
 namespace {
 
-// How often arm() tries to prepare for sleep while messages continue to arrive.
+// How often arm() tries to prepare for sleep while messages continue to arrive, and how often it calls UCX for progress
+// in each try.
 constexpr int kMaxArmTries = 1000;
 constexpr std::int64_t kEndTimeoutNs = 500'000'000;  // how long end() waits for the endpoints to close
 
@@ -127,7 +128,7 @@ void UcxWorker::progress() {
   settle();
 }
 
-// Does the work that callbacks of UCX have queued, because it must not be done within them.
+// Does the work that callbacks of UCX have queued. That work must not be done within the callbacks.
 void UcxWorker::settle() {
   receiver_.fetch_announced();
   sender_.settle();
@@ -169,7 +170,7 @@ std::string UcxWorker::troubles() const {
 // ---- end ----
 
 // True if all messages for this peer have left this process, or cannot be sent any more. Sends the last message (kLast)
-// when UCX has completed all others.
+// when UCX has completed all messages and reports of credits.
 bool UcxWorker::drained(UcxPeer& peer) {
   if (!peer.introduced || peer.dead() || peer.left) return true;
   bool idle = true;
@@ -205,7 +206,8 @@ void UcxWorker::end() {
   receiver_.drop_all();
   endpoints_.close_all(kEndTimeoutNs);
   // UCX aborts the process if an endpoint with queued requests is destroyed. Endpoints that cannot detect failures
-  // cannot be closed by force either. Such a worker is kept until the process ends.
+  // cannot be closed by force either. If such endpoints have queued requests, the worker is kept until the process
+  // ends.
   if (!endpoints_.detects_failures() && endpoints_.busy()) {
     ucp_.retain(receiver_.take_slots());
   } else {

@@ -23,12 +23,12 @@ class AdvertisedOutputs {
   AdvertisedOutputs(LaneState& state, const LaneMemory& memory, QueuePairs& pairs)
       : state_(state), memory_(memory), pairs_(pairs) {}
 
-  // Outputs of this rank. Advertises `output`, so that the peer writes messages of the call directly into it. Returns
-  // false if it cannot be advertised, for example because the memory cannot be registered.
+  // Outputs of this rank. Advertises `output`, so that the peer can write messages of the call directly into it.
+  // Returns false if it cannot be advertised, for example because the memory cannot be registered.
   bool advertise(const CallTag& call, std::span<std::byte> output);
   // Asks the peer to stop writing into the advertised output. Returns true once the peer has acknowledged on every
   // queue pair, which implies that all its earlier writes have arrived. Also returns true if nothing is advertised, or
-  // if the lane has broken.
+  // if the lane has broken or was closed.
   bool revoke();
   // Ends the advertisement, because the call has ended. `gave_up`: the call was given up, so messages may be missing.
   // The registration of the output is then dropped from the cache. As soon as no other call uses that registration, no

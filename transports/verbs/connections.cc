@@ -19,7 +19,8 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
       noted_ = sequence;
       if (number_ != kPointToPointLane) links_.note_call(peer_, header->tag);
     }
-    // The peer has given this call up and is in a later one. Its status board contains the reason.
+    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
+    // up, and its status board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence == call.sequence) {
       if (header->tag == call) return lane_->outputs().is_in_bounds(*header) ? Arrival::kMessage : Arrival::kCorrupt;

@@ -101,7 +101,8 @@ VerbsDevice::~VerbsDevice() {
 ibv_mr* VerbsDevice::register_memory(void* data, std::size_t bytes, MemoryUse use) const {
   const unsigned access = use == MemoryUse::kWrittenByPeers ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0u;
   if (library_.reg_mr_iova2 == nullptr) return library_.reg_mr(domain_, data, bytes, static_cast<int>(access));
-  // Relaxed ordering lets the NIC write in any order. That is safe because data is only read after its completion.
+  // Relaxed ordering lets the NIC write in any order. That is safe because data is only read after a completion that
+  // implies its arrival (see lane.h).
   return library_.reg_mr_iova2(domain_, data, bytes, reinterpret_cast<std::uintptr_t>(data),
                                access | IBV_ACCESS_RELAXED_ORDERING);
 }

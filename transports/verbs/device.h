@@ -1,5 +1,5 @@
 // VerbsDevice: an opened RDMA device. It owns the verbs context, the protection domain, the caches of registered
-// memory, and the reports that the device sends about its own state. There is one object for each device and
+// memory, and the reports that the device sends about its own state. There is at most one object for each device and
 // process, which all ranks and communicators of the process share. Thread-safe.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Selects the address (GID) of a port that its queue pairs use as their source address. A wrong GID is the most
-// common configuration error of RoCE, so the selection follows fixed rules and returns its reason for the log. All
-// functions are pure.
+// Selects the address (GID) of a port that its queue pairs use as their source address. A wrong GID is a common
+// configuration error of RoCE, so the selection follows fixed rules and returns its reason for the log. All functions
+// are pure.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // VerbsLane: both directions between this rank and one peer on one lane, over one or several queue pairs. Each side
-// has slots into which the other side writes. A message is an RDMA write with immediate data. If the message is
-// long, it is divided into parts, usually one for each queue pair. The immediate data contains the index of the slot
-// and the number of parts. A header precedes the payload in the slot.
+// has slots into which the other side writes. A message is an RDMA write with immediate data, or several if the message
+// is long: it is then divided into parts, normally at most one for each queue pair. The immediate data contains the
+// index of the slot and the number of parts. A header precedes the payload in the slot.
 //
 // If the sender knows the position of a long message in the output of the receiver (see ReceiveTargets), the payload
 // is written directly to that position, and only the header is written into the slot. The header follows the first
@@ -53,13 +53,14 @@ class VerbsLane final : public CompletionHandler {
 
   // True if a message can be sent now. Processes completions first if there is no credit or no space.
   bool ready();
-  // The header of the next message. Null if no message has arrived, or if its header is malformed.
+  // The header of the next message. Null if no message has arrived, if its header is malformed, or if the lane is
+  // corrupt. A header that was returned before stays the result until release(), even if the lane becomes corrupt.
   const LaneHeader* front();
-  void pump();  // processes completions, continues the handshake, and sends releases that are due
+  void pump();  // continues the handshake, processes completions, and sends acknowledgements and releases that are due
   // Fails this end of the lane if the peer has reported that its own end has broken.
   void receive_broken_report();
   // Destroys the queue pairs, so that no NIC reads memory of the user any more. The lane is then broken, and the peer
-  // is informed. Used if a send is given up while a NIC may still read its memory.
+  // is informed if that is possible. Used if a send is given up while a NIC may still read its memory.
   void drop_pins();
   // Destroys the queue pairs and deregisters the memory, because the VerbsPath ends. Connections may still hold the
   // lane afterwards.

@@ -1,6 +1,6 @@
-// LaneMemory: the memory of one VerbsLane, which it owns. The send half has the slots from which this rank sends and
-// the descriptors that it sends. The receive half has the same layout, and the peer writes into it. Use it in the
-// thread that drives progress.
+// LaneMemory: owns the memory of one VerbsLane. The send half has the slots from which this rank sends and the
+// descriptors that it sends. The receive half has the same layout, and the peer writes into it. Use it in the thread
+// that drives progress.
 #pragma once
 
 #include <sys/mman.h>
@@ -28,8 +28,8 @@ class LaneMemory {
     void* const mapped = mmap(nullptr, 2 * half_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return false;
     start_ = static_cast<std::byte*>(mapped);
-    // A forked child does not get this memory. Otherwise fork() would mark the pages copy-on-write, and the next write
-    // of this process would go to a copy that the NIC does not see.
+    // A forked child does not get this memory. Otherwise fork() could mark the pages copy-on-write, and the next write
+    // of this process could go to a copy that the NIC does not see.
     static_cast<void>(madvise(mapped, 2 * half_bytes(), MADV_DONTFORK));
     return true;
   }

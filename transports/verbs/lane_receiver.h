@@ -30,7 +30,7 @@ class LaneReceiver {
   std::optional<LaneHeader> take_part(std::uint32_t slot, std::uint32_t parts);
 
   bool has_message() const { return front_ || whole_[released_ % options_.slots]; }
-  // The next message. Null if none has arrived, or if its header is malformed.
+  // See VerbsLane::front().
   const LaneHeader* front();
   const std::byte* payload() const { return memory_.receive_slot(released_) + sizeof(LaneHeader); }
   void release();

@@ -74,8 +74,8 @@ std::uint64_t LaneSender::send_aimed(std::span<const std::byte> whole, const std
   return length;
 }
 
-// Registers the whole memory, so that later messages from it find the registration in the cache. Only a block is
-// registered if the memory takes more than a quarter of the cache.
+// Registers the whole memory, so that later messages from it find the registration in the cache. Only the blocks that
+// contain the message are registered if the memory takes more than a quarter of the cache.
 std::optional<LaneSender::PairRegistrations> LaneSender::register_source(std::span<const std::byte> whole,
                                                                          const std::byte* data, std::uint64_t bytes) {
   const auto use = VerbsDevice::MemoryUse::kReadByUs;

@@ -39,15 +39,16 @@ class LaneSender {
   void send(std::uint64_t bytes, const CallTag& tag);  // sends the first `bytes` bytes of slot()
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   // Directs the next message to `offset` in the output that the peer advertises for `call`. If that message turns out
-  // to be shorter than kVerbsMinDirectBytes, it goes into a slot all the same. Returns false if the peer does not
-  // advertise an output of `output_bytes` bytes, or if its descriptor has not arrived yet.
+  // to be shorter than kVerbsMinDirectBytes, or does not fit into the output, it goes into a slot all the same. Returns
+  // false if the peer does not advertise an output of `output_bytes` bytes (any more), if its descriptor has not
+  // arrived yet, or if `offset` is behind its end.
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
   // Call it after aim() has returned true. See SendConnection::send_aimed().
   std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag);
 
-  // Both record how many messages the peer has released. The first takes the counter from a header of the peer, the
-  // second takes it from the immediate data of a report.
+  // note_released() and note_released_report() record how many messages the peer has released. The first takes the
+  // counter from a header of the peer, and the second from the immediate data of a report.
   void note_released(std::uint32_t released);
   void note_released_report(std::uint32_t immediate);
 

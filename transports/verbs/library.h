@@ -1,6 +1,6 @@
-// VerbsLibrary: the functions of libibverbs that are not inline in its header. The library is opened at run time, so
-// that one build of Tutti also works on machines without it. The inline functions (post, poll, arm) need no symbol
-// of the library, because they use the function table of an opened device.
+// VerbsLibrary: the functions of libibverbs that Tutti uses and that are not inline in its header. The library is
+// opened at run time, so that one build of Tutti also works on machines without it. The inline functions (post, poll,
+// arm) need no symbol of the library, because they use the function table of an opened device.
 #pragma once
 
 #include <infiniband/verbs.h>

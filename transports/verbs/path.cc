@@ -20,7 +20,7 @@ namespace {
 // take about 10 microseconds for a queue pair.
 constexpr std::int64_t kProbeEveryNs = 10'000'000;
 
-// How long the device retransmits a packet before it reports the queue pair as broken.
+// About how long the device retransmits a packet before it reports the queue pair as broken.
 std::int64_t tries_last_ns(const VerbsSettings& settings) {
   constexpr std::int64_t kUnitNs = 4096;
   return (kUnitNs << settings.timeout) * (settings.retries + 1);
@@ -182,7 +182,7 @@ void VerbsPath::pump() {
   probe_next();
 }
 
-// Queries one lane after the other. This is necessary because a queue pair with a shared receive queue gets no
+// Queries one lane after the other. This is necessary because a queue pair with a shared receive queue need not get a
 // completion when it breaks, and because some devices do not report it as an event either.
 void VerbsPath::probe_next() {
   const std::int64_t now_ns = SteadyClock().now_ns();
@@ -194,7 +194,7 @@ void VerbsPath::probe_next() {
   next->second->pairs().probe();
 }
 
-// All lanes to a peer use the same ports, so the first lane stands for all of them.
+// All lanes to a peer use the same ports, so this returns the queue pairs of the first lane only.
 std::string VerbsPath::describe_path(std::uint32_t peer) {
   const auto found = lanes_.lower_bound({peer, 0});
   return found != lanes_.end() && found->first.first == peer ? found->second->pairs().describe_all() : std::string();
@@ -222,8 +222,8 @@ std::optional<std::string> VerbsPath::broken(std::uint32_t peer) {
   return std::nullopt;
 }
 
-// If this rank has received the close frame of a peer, then it also has received everything that the peer sent
-// before, but may not have processed it.
+// When this rank sees that a peer has left, a report that the peer sent before has normally arrived, too, but may not
+// have been processed.
 bool VerbsPath::peer_reported_broken(std::uint32_t peer) {
   bool told = false;
   for (auto found = lanes_.lower_bound({peer, 0}); found != lanes_.end() && found->first.first == peer; ++found) {
@@ -233,7 +233,7 @@ bool VerbsPath::peer_reported_broken(std::uint32_t peer) {
   return told;
 }
 
-// Waits only for live peers, because nothing can arrive at a peer that has left or is lost.
+// Waits only for live peers, because a peer that has left, has aborted or is lost reads nothing any more.
 void VerbsPath::drain(std::int64_t timeout_ns) {
   const std::int64_t deadline_ns = SteadyClock().now_ns() + timeout_ns;
   bool waits = true;

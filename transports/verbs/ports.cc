@@ -16,7 +16,7 @@ namespace {
 // The vendor ids of the software devices rdma_rxe and siw.
 constexpr std::array<std::uint32_t, 2> kSoftwareVendors = {0xffffff, 0x626d74};
 // Number of entries of a port's GID table that are read. TUTTI_RDMA_GID_INDEX cannot name a later one, because its
-// maximum is 255. A NIC has space for up to 1024 GIDs, of which most are empty.
+// maximum is 255. A NIC can have space for 1024 GIDs, of which most are empty.
 constexpr int kMostGids = 256;
 
 std::string first_line(const std::string& path) {
@@ -75,9 +75,9 @@ class PortFinder {
     library_.close_device(context);
   }
 
-  // Gives a rail to each port that TUTTI_RDMA_DEVICES accepts, even if the port is down or cannot be used for another
-  // reason. Otherwise the other ports would move to lower rails, and would be connected to the wrong ports of the
-  // peers.
+  // Counts each port of an InfiniBand or RoCE device that TUTTI_RDMA_DEVICES accepts, even if the port is down or
+  // cannot be used for another reason, and gives the usable ports their rails. Otherwise the other ports would move to
+  // lower rails, and would be connected to the wrong ports of the peers.
   void number_rails() {
     const std::vector<std::size_t> rails = assign_rails(settings_.devices, seen_);
     for (VerbsPort& port : found_.usable) {
@@ -155,8 +155,8 @@ class PortFinder {
   std::vector<PortName> seen_;
 };
 
-// If there are NICs, software devices are used only if TUTTI_RDMA_DEVICES is set and accepts them. Otherwise a message
-// would be divided between NICs and software devices, and would take as long as the part on the slower device.
+// If there are usable NICs, software devices are used only if TUTTI_RDMA_DEVICES is set and accepts them. Otherwise a
+// message would be divided between NICs and software devices, and would take as long as the part on the slower device.
 void leave_out_software(const VerbsSettings& settings, VerbsPorts& found) {
   const auto is_card = [](const VerbsPort& port) { return !port.software; };
   if (!settings.devices.empty() || std::none_of(found.usable.begin(), found.usable.end(), is_card)) return;

@@ -74,7 +74,7 @@ class QueuePairs {
   std::string describe(std::size_t index) const;  // "rxe0 port 1, queue pair 17 (to queue pair 18 of ... at rank 3)"
   std::string describe_all() const;
 
-  // Sending. Call these functions only if the lane works.
+  // Sending. Post requests only if the lane works.
   bool has_capacity() const;  // each queue pair has space for the requests of any message
   // The number of parts that a message needs because the devices limit the length of one write.
   std::size_t least_parts_of(std::uint64_t bytes) const;
@@ -133,8 +133,8 @@ class QueuePairs {
     // Registered memory that requests still use: the number of the request, and the registration.
     std::deque<std::pair<std::uint64_t, std::shared_ptr<RegistrationCache::Registration>>> uses;
   };
-  // Capacity of a queue pair, in requests: the parts of each message, the messages that report releases, and some
-  // that only request a completion.
+  // Capacity of a queue pair, in requests: for example the parts of each message, the messages that report releases,
+  // and some that only request a completion.
   std::uint32_t depth() const { return 4 * options_.slots + 16; }
   Status create_pair(const LaneRail& rail, ibv_mr* source, ibv_mr* target, CompletionHandler& handler);
   void request_completion(std::size_t index);

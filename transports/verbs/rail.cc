@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kReceives = 1024;      // maximum number of posted receive requests, for all peers together
 constexpr std::uint32_t kCompletions = 16384;  // capacity of the completion queue
-constexpr std::uint32_t kRefillAt = 64;        // receive requests are posted again once this number has been used
+constexpr std::uint32_t kRefillAt = 64;        // receive requests are posted again after at most this number was used
 constexpr std::uint32_t kInline = 256;         // size of inline messages to request from the device, in bytes
 // How long a sender waits before it tries again if no receive request is posted. The code 12 means 0.64 ms.
 constexpr std::uint8_t kReceiverNotReady = 12;
@@ -77,8 +77,8 @@ VerbsRail::~VerbsRail() {
   if (channel_ != nullptr) library().destroy_comp_channel(channel_);
 }
 
-// Posts the missing receive requests. They have no memory: each arrival consumes one, and its immediate data contains
-// the index of the slot into which the peer has written.
+// Posts the missing receive requests. They have no memory: each arrival consumes one, and for a message its immediate
+// data contains the index of the slot into which the peer has written.
 void VerbsRail::refill() {
   std::array<ibv_recv_wr, kRefillAt> requests{};
   while (missing_receives_ > 0) {

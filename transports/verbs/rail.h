@@ -2,9 +2,9 @@
 // wakes a sleeping thread, and a shared receive queue. It also creates the queue pairs that use this port; they belong
 // to the QueuePairs of the lanes. Use it in the thread that drives progress.
 //
-// Everything that arrives is an RDMA write with immediate data, into memory whose address was sent to the peer
-// before. Therefore receive requests have no memory of their own: each arrival only consumes one of them. All queue
-// pairs share them. If none is left, the device asks the sender to try again later (receiver not ready).
+// Every arrival that a device reports is an RDMA write with immediate data, into memory whose address was sent to the
+// peer before. Therefore receive requests have no memory of their own: each arrival only consumes one of them. All
+// queue pairs share them. If none is left, the device asks the sender to try again later (receiver not ready).
 #pragma once
 
 #include <array>
@@ -69,7 +69,7 @@ class VerbsRail {
   // `peer`: rank of the peer, for error messages. Errors: kSystem.
   Status connect(ibv_qp* pair, const RemoteQueuePair& remote, std::uint32_t packet_number, std::uint32_t peer);
 
-  // Processes all completions; returns true if there were any.
+  // Processes the completions that the queue contains; returns true if there were any.
   bool poll();
   void arm();  // requests that the next completion wakes a sleeping thread
 

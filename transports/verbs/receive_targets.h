@@ -1,14 +1,14 @@
 // ReceiveTargets: receive buffers that one rank advertises to another, so that the NIC of the sender writes messages
 // directly to their final positions in the output of a call, and not into a slot. One object belongs to one lane. It
-// contains the buffers that this rank has advertised and those that the peer has advertised. It only does the
+// contains the buffer that this rank advertises now, and the one that the peer advertises. It only does the
 // bookkeeping: AdvertisedOutputs registers the memory and sends the descriptors. A value type.
 //
-// Protocol: when the receiver enters a call, it writes a descriptor of its output into the memory of the sender. The
-// sender's memory has space for kDescriptors descriptors, which are used in turn. A descriptor is overwritten only
-// after a header from the sender has confirmed that the sender has read it. A sender that has not yet received the
-// descriptor of its call uses slots, so it never waits for a descriptor. A receiver that gives a call up revokes its
-// descriptor. The acknowledgement of the sender arrives after everything that the sender has in transit, because it
-// follows on the same queue pairs.
+// Protocol: when the receiver enters a call (for a point-to-point receive: after its first message has arrived), it
+// writes a descriptor of its output into the memory of the sender. The sender's memory has space for kDescriptors
+// descriptors, which are used in turn. A descriptor is overwritten only after a header from the sender has confirmed
+// that the sender has read it. A sender that has not yet received the descriptor of its call uses slots, so it never
+// waits for a descriptor. A receiver that gives a call up revokes its descriptor. The acknowledgement of the sender
+// arrives after everything that the sender has in transit, because it follows on the same queue pairs.
 #pragma once
 
 #include <array>
@@ -67,8 +67,8 @@ class ReceiveTargets {
   bool note_received(std::uint32_t seen);
 
   // Buffers of the peer. Records a descriptor that the peer has written. Returns false if its number is not the next
-  // one, which a correct peer never causes. The address and the keys in it are not checked here: the NICs of both
-  // ranks refuse access to memory that is not registered.
+  // one, which a correct peer never causes. The address and the keys in it are not checked here: the NIC of the peer
+  // refuses access to memory that is not registered.
   bool take(const Descriptor& entry);
   // The output of the peer for `call` if it is exactly `output_bytes` long. Null if the peer has not advertised such
   // an output, or if the descriptor has not arrived yet.

@@ -61,8 +61,8 @@ class RegistrationCache {
   std::uint64_t most_bytes() const { return most_bytes_; }
 
   // Returns a registration that contains all of `memory`, from the cache or a new one. Hold it as long as a network
-  // card may use the memory. Returns null if the operating system refuses (limit of locked memory, no such memory),
-  // if the memory cannot be watched, or if it is longer than most_bytes(). The caller must then copy the bytes.
+  // card may use the memory. Returns null if the memory cannot be registered (for example: limit of locked memory, no
+  // such memory), if it cannot be watched, or if it is longer than most_bytes(). The caller must then copy the bytes.
   std::shared_ptr<Registration> acquire(std::span<const std::byte> memory);
   // Drops all registrations that overlap [data, data + bytes), so that they are never found again.
   void forget(const void* data, std::size_t bytes);
@@ -74,9 +74,9 @@ class RegistrationCache {
   struct Counts {
     std::uint64_t found = 0;    // calls of acquire() that found a registration in the cache
     std::uint64_t made = 0;     // new registrations
-    std::uint64_t refused = 0;  // registrations that the operating system refused
+    std::uint64_t refused = 0;  // attempts to register memory that failed
     std::uint64_t evicted = 0;  // registrations that were evicted to make space
-    std::uint64_t gone = 0;     // registrations that were dropped because their memory was unmapped or replaced
+    std::uint64_t gone = 0;     // registrations dropped because their memory was (or may be) unmapped or replaced
     std::uint64_t bytes = 0;    // length of all registrations that the cache contains now
   };
   Counts counts();

@@ -27,9 +27,9 @@ void DeviceReports::take(const ibv_async_event& event, const std::string& words)
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-    // A queue pair with a shared receive queue has left the working state. If it has sent nothing, this event is the
-    // only report of its failure. Tutti never moves a queue pair out of that state itself, so the event always means
-    // a failure.
+    // A queue pair with a shared receive queue has left the working state. If it has sent nothing, this event can be
+    // the only report of its failure. Tutti never moves a queue pair out of that state itself, so the event always
+    // means a failure.
     case IBV_EVENT_QP_LAST_WQE_REACHED: note_failure(event.element.qp, words); break;
     case IBV_EVENT_CQ_ERR: note_failure(event.element.cq, words); break;
     case IBV_EVENT_SRQ_ERR: note_failure(event.element.srq, words); break;

@@ -23,7 +23,8 @@ class DeviceReports {
 
   // The current problem of a port or its device, for example "rxe0 port 1 is down"; empty if none was reported.
   std::string trouble(std::uint8_t port);
-  // The time at which the port went down, by steady_clock; empty while it is up.
+  // The time at which this process read the report that the port is down, by steady_clock; empty if there is none, or
+  // if the port is up again.
   std::optional<std::int64_t> down_since_ns(std::uint8_t port);
   // True if the whole device has failed.
   bool dead() const { return dead_.load(std::memory_order_acquire); }

@@ -9,10 +9,10 @@
 namespace tutti {
 
 // Returns the offset at which part number `part` of `parts` ends, in bytes. A part begins at the end of the part
-// before it, and the last part ends at `bytes`. The lengths are proportional to `weights`, each of which is at least
-// 1, or equal if `weights` is empty. All ends but the last are multiples of 64, so a part with a small weight can be
-// empty. Requires parts >= 1, part < parts, and weights.size() == 0 or >= parts. `bytes` and the sum of the weights
-// must each be below 2^31, so that their product fits into 64 bits.
+// before it, and the last part ends at `bytes`. The lengths are proportional to `weights`, each of which is at least 1,
+// or equal if `weights` is empty; each end is then rounded up to a multiple of 64, but not beyond `bytes`. So a part
+// can be empty. Requires parts >= 1, part < parts, and weights.size() == 0 or >= parts. `bytes` and the sum of the
+// weights must each be below 2^31, so that their product fits into 64 bits.
 inline std::uint64_t stripe_end(std::uint64_t bytes, std::size_t parts, std::span<const std::uint32_t> weights,
                                 std::size_t part) {
   constexpr std::uint64_t kUnit = 64;

@@ -58,8 +58,8 @@ struct VerbsPorts {
   // one reason for each refused device or port, for example "mlx5_1 port 1: not active (its state is PORT_DOWN)"
   std::vector<std::string> refused;
 };
-// Errors: kUnsupported if this build was made without libibverbs, or if the library is missing on this machine.
-// Thread-safe.
+// Errors: kUnsupported if this build was made without libibverbs, or if the library is missing or too old on this
+// machine. Thread-safe.
 Result<VerbsPorts> find_verbs_ports(const VerbsSettings& settings);
 
 // Errors: those of find_verbs_ports(), kConfig (no port can be used), kSystem.

@@ -1,5 +1,5 @@
 // The data that the two ends of a VerbsLane write to each other: the header in front of a message, and the immediate
-// data that announces each write. Constants and value types without state, so they can be used in any thread.
+// data that announces writes. Constants and value types without state, so they can be used in any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct LaneHeader {  // precedes the payload in a slot
 };
 static_assert(sizeof(LaneHeader) == 64);
 
-// Layout of the immediate data. At most one of the following four flags is set. If none is set, the write is a part
-// of a message: bits 0 to 15 contain the index of the slot, and bits 16 to 27 contain the number of parts minus 1.
+// Layout of the immediate data. At most one of the following four flags is set. If none is set, the write announces a
+// part of a message: bits 0 to 15 contain the index of the slot, and bits 16 to 27 contain the number of parts minus 1.
 // If a flag is set, the lower bits contain a number:
 //   kIsReleased          the lower 24 bits of the number of messages that the sender of this write has released
 //   kIsDescriptor        an output is advertised; the index of its descriptor
 //   kIsRevocation        an output is revoked; the lower 16 bits of the number of its advertisement
-//   kIsAcknowledgement   that revocation is acknowledged; the same number
+//   kIsAcknowledgement   the revocation of an output is acknowledged; the number as in the revocation
 struct LaneImmediate {
   static constexpr std::uint32_t kIsReleased = 1u << 30;
   static constexpr std::uint32_t kIsDescriptor = 1u << 29;

@@ -1,8 +1,8 @@
 """Tutti as a backend of torch.distributed: init_process_group("tutti").
 
-torch 2.14 and later find the backend by its name; 2.5 and later register it at `import torch`. With older versions, or
-with TORCH_DEVICE_BACKEND_AUTOLOAD=0, the program must `import tutti.torch`, which registers it. docs/pytorch.md
-describes the supported functions.
+torch 2.14 and later find the backend by its name; 2.5 and later register it at `import torch`. With versions before
+2.5, or with TORCH_DEVICE_BACKEND_AUTOLOAD=0 before 2.14, the program must `import tutti.torch`, which registers it.
+docs/pytorch.md describes the supported functions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NAME = "tutti"
 
 
 def _create(group: Any, options: Optional[Any] = None) -> Any:
-    """Creates the process group. torch calls this function for each group. `group` is a _DistributedBackendOptions of
-    torch, `options` the caller's tutti.torch.Options or None."""
+    """Creates the process group. If torch knows extended_api, it calls this function for each group. `group` is a
+    _DistributedBackendOptions of torch, `options` the caller's tutti.torch.Options or None."""
     from .process_group import ProcessGroupTutti
 
     return ProcessGroupTutti(

@@ -89,7 +89,7 @@ class Base:
 
     def __init__(self, communicator: Any, timeout: timedelta, global_ranks: Sequence[int]):
         self.communicator: Optional[Any] = communicator
-        self._whole: Optional[Any] = communicator  # as communicator, but not None before _end() has finished
+        self._whole: Optional[Any] = communicator  # as self.communicator, but set until _end() has finished
         self._run = communicator.run
         self._rank: int = communicator.rank
         self._size: int = communicator.size
@@ -388,14 +388,15 @@ class Base:
     # ---- the end
 
     def _unfinished(self, may_never_end: bool) -> List[HostWork]:
-        """Returns the works in progress. If `may_never_end` is false, leaves out those that may never end, which are
-        receives."""
+        """Returns the works in progress. If `may_never_end` is false, leaves out those that may never end: receives,
+        batches with receives, and messages of this rank to itself."""
         works = list(self._in_progress.values())
         return [work for work in works if (may_never_end or not work.may_never_end) and not work.is_completed()]
 
     def _wait_or_abort(self, patience_s: Optional[float]) -> None:
         """Waits at most `patience_s` seconds for the works in progress (None: without a limit). After the others have
-        ended, waits for receives at most _GRACE_S seconds. If some works have not ended then, aborts the group."""
+        ended, waits at most _GRACE_S seconds for the works that may never end (see _unfinished()). If some works have
+        not ended then, aborts the group."""
         limit = float("inf") if patience_s is None else time.monotonic() + patience_s
         pause = 1e-4
         while self._unfinished(False) and time.monotonic() < limit:

@@ -46,9 +46,9 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number 
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether is_whole() is true for the tensor, or would be if its elements were contiguous in the order
-    channels_last. This is sufficient for calls that do not split the tensor, if the tensors of all ranks have the same
-    layout."""
+    """Whether is_whole() is true for the tensor, or would be true if its elements, which are contiguous in the order
+    channels_last, were contiguous in C order. This is sufficient for calls that do not split the tensor, if the tensors
+    of all ranks have the same layout."""
     return is_whole(tensor) or (
         isinstance(tensor, torch.Tensor)
         and tensor.layout is torch.strided
@@ -100,7 +100,7 @@ class Row:
 
     def is_contiguous_row(self) -> bool:
         """Whether each tensor starts at the end of the previous one; empty tensors are ignored. Sets `address` to the
-        start of the first one."""
+        start of the first tensor that is not empty."""
         start: Optional[int] = None
         for tensor in self.tensors:
             if tensor.numel() == 0:

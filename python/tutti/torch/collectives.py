@@ -261,7 +261,8 @@ class Collectives(Base):
         return self._collective(opts, _NOTHING, [], BARRIER, 0, 0, 0, 0)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose DeadlineError names all ranks that have not called it, even if `wait_all_ranks` is False."""
+        """A barrier whose DeadlineError names the missing ranks that are known, whether `wait_all_ranks` is True or
+        False."""
         opts = options_of(c10d.BarrierOptions, None, timeout)
         if SAYS_WHETHER_ASYNC:
             opts.asyncOp = False

@@ -40,7 +40,8 @@ def _find_skip() -> Optional[Callable[[types.CodeType], None]]:
 
 
 def leave_alone(modules: Iterable[types.ModuleType]) -> None:
-    """Excludes every function of the modules from compilation. Calls of these functions do not become slower."""
+    """Excludes the functions, methods and property getters of the modules from compilation. Calls of these functions do
+    not become slower."""
     skip = _find_skip()
     if skip is None:
         return

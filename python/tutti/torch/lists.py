@@ -1,8 +1,8 @@
 """Lists: the collectives that take a list with one tensor for each rank.
 
-Tutti reads and writes the tensors where they are, as the blocks of a v-variant with displacements. At any length this
-is faster than a copy through one flat buffer. A flat buffer is used only if the tensors overlap in a way that does not
-allow this. Each rank decides this for itself, because the choice has no effect on the messages.
+Tutti reads and writes the tensors where they are, as the blocks of a v-variant with displacements. This avoids a copy
+through one flat buffer. A flat buffer is used only if the tensors overlap in a way that does not allow this. Each rank
+decides this for itself, because the choice has no effect on the messages.
 """
 
 from __future__ import annotations

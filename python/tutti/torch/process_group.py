@@ -1,5 +1,5 @@
-"""ProcessGroupTutti: the process group of backend "tutti". It is a subclass of torch's ProcessGroup, written in
-Python, so that one build works with all versions of torch.
+"""ProcessGroupTutti: the process group of backend "tutti". It is a subclass of torch's ProcessGroup, written in Python,
+so that one build works with all supported versions of torch.
 
 torch's C++ code (DDP's reducer, functional collectives) calls its methods through pybind11's trampolines, and torch's
 Python code calls them directly. One object is used for host and CUDA tensors.
@@ -32,8 +32,8 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
     """A communicator of Tutti as a ProcessGroup of torch. Created by init_process_group() and new_group().
 
     Errors: tutti's exceptions. All except InvalidArgumentError are also torch.distributed.DistBackendError. After an
-    InvalidArgumentError nothing has been sent, and the group stays usable. Messages name ranks by their numbers in this
-    group; if the global rank of the rank that caused the failure differs, it is stated as well.
+    InvalidArgumentError nothing has been sent, and the group stays as it was. Messages name ranks by their numbers in
+    this group; if the global rank of the rank that caused the failure differs, it is stated as well.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Waits for the calls in progress, then leaves the group. destroy_process_group() calls this function.
 
-        Local call, with one exception: if a receive gets no message within one second after all other calls have
-        ended, the group is aborted on all ranks, so that the receive ends with an error.
+        Local call, with one exception: if a receive gets no message within _GRACE_S (base.py) after all other calls
+        have ended, the group is aborted on all ranks, so that the receive ends with an error.
         """
         _alive.discard(self)
         self._end()

@@ -118,7 +118,8 @@ def _source_towards(address: str) -> Optional[str]:
 
 
 def _interface_addresses() -> List[str]:
-    """Returns the addresses of this machine's interfaces, first the IPv4 and then the IPv6 addresses."""
+    """Returns the addresses of this machine's interfaces: first one IPv4 address of each interface, then the IPv6
+    addresses."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -145,11 +146,11 @@ def _store_host(store: Any) -> str:
 
 
 def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
-    """Called on rank 0. Returns an address of this machine that ranks on other machines can reach, or None. `host` is
-    the host of the store, which usually is this machine; `seen_by_others` are the addresses to which the other ranks
-    resolve it. They are considered because a machine may resolve its own name to a loopback address (127.0.1.1 in the
-    hosts file of some distributions). If no address of `host` can be used, for example with a store in a file, returns
-    the address on the default route, or the address of any interface."""
+    """Called on rank 0. Returns an address of this machine that ranks on other machines can probably reach, or None.
+    `host` is the host of the store, which usually is this machine; `seen_by_others` are the addresses to which the
+    other ranks resolve it. They are considered because a machine may resolve its own name to a loopback address
+    (127.0.1.1 in the hosts file of some distributions). If no address of `host` can be used, for example with a store
+    in a file, returns the address on the default route, or the address of any interface."""
     own = _addresses(host)
     for address in own + seen_by_others:
         if _is_outward(address) and _is_here(address):

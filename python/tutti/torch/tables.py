@@ -42,7 +42,8 @@ _SAME = {
 _NATIVE: Dict[torch.dtype, int] = {
     getattr(torch, theirs): _core.data_types[ours] for theirs, ours in _SAME.items() if hasattr(torch, theirs)
 }
-# A complex number is handled as two numbers of this type, which is correct for moving it, and for sums and averages.
+# A complex number is handled as two numbers of this type, which is correct for moving it, and for the reductions in
+# _LINEAR.
 _COMPLEX = {torch.complex64: _core.data_types["float32"], torch.complex128: _core.data_types["float64"]}
 _INTEGERS = {dtype for dtype in _NATIVE if not dtype.is_floating_point}
 _SIXTEEN_BITS = {getattr(torch, name): name for name in ("int16", "uint16") if hasattr(torch, name)}

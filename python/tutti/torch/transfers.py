@@ -1,9 +1,9 @@
 """Transfers: sends and receives between two ranks.
 
 Between two ranks, messages arrive in the order in which they are sent. A message with tag 0 consists of the tensor
-only. With any other tag, a header message that contains the tag is sent before the tensor. The receiver compares the
-tag with its own; if they differ, the receive fails, because the receiver does not search for its tag among later
-messages.
+only. With any other tag, a header message that contains the tag is sent before the tensor. A receive with a tag other
+than 0 compares the tag with its own; if they differ, the receive fails, because the receiver does not search for its
+tag among later messages.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class EndedWork(DoneWork):
 
 
 class FutureThread:
-    """A thread that waits for works in the order of their calls, and completes their futures. It starts when the first
-    future is requested.
+    """A thread that waits for works in the order in which their futures were requested, and completes these futures. It
+    starts when the first future is requested.
 
     Used for collectives, because the collectives of a group end in the order of their calls."""
 
@@ -195,7 +195,7 @@ class HostWork(dist.Work):
         self._held = held  # other objects that must live until the call has ended, such as buffers
         self.kept: Optional[KeptWorks] = None  # the table that keeps this work until its end has been reported
         self._in_progress = in_progress  # the table that keeps this work until the call has ended
-        self.may_never_end = may_never_end  # whether the call is a receive, for which a message may never arrive
+        self.may_never_end = may_never_end  # whether the call waits for a message that may never arrive
         self.source = -1  # of a send or receive: the other rank; for a receive from any source -1 until it has started
         self._lock = threading.Lock()
         self._ended = False

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// KeyMemory grows by chunks of this size. A chunk has space for 2,048 keys. A connection has at most two keys.
+// KeyMemory grows by chunks of this size. A chunk has space for 2,048 keys.
 constexpr std::size_t kChunkBytes = 64 * 1024;
 
 // Allocates the memory of all keys. It is never destroyed, because destructors of static objects may still destroy keys
@@ -52,7 +52,7 @@ class KeyMemory {
     free_.reserve(slots_ + kSlots);
     void* const memory = mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // fails only on kernels before 3.4
+    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // fails, for example, on kernels before 3.4
     slots_ += kSlots;
     for (std::size_t slot = 0; slot < kSlots; ++slot) {
       free_.push_back(static_cast<std::uint8_t*>(memory) + slot * Key::kBytes);

@@ -15,8 +15,8 @@
 namespace tutti::detail {
 namespace {
 
-// How long a new communicator waits for blocks that launches have borrowed. Longer waits would be in vain, because
-// these launches probably wait for a rank that is in this set-up.
+// Maximum time that a new communicator waits for blocks that launches have borrowed. Longer waits would be in vain,
+// because these launches probably wait for a rank that is in this set-up.
 constexpr std::chrono::milliseconds kLoanWait{1000};
 // This many blocks are never lent, so that new communicators usually need not wait.
 constexpr std::uint32_t kNeverLent = 2 * kKeptBlocks;
@@ -60,8 +60,9 @@ Device& find(const cuda::CUuuid& uuid) {
   return all.back();
 }
 
-// Waits until `blocks` blocks are left, or until only captured launches have borrowed some. `lock` holds the mutex.
-// Entries of the table move when another GPU gets one, so the function looks its entry up again.
+// Waits until `blocks` blocks are left, or until only captured launches have borrowed some, but at most for kLoanWait.
+// `lock` holds the mutex. Entries of the table move when another GPU gets one, so the function looks its entry up
+// again.
 void wait_for_loans(std::unique_lock<std::mutex>& lock, const cuda::CUuuid& uuid, std::uint32_t capacity,
                     BlockBudget::Launches launches, std::uint32_t blocks) {
   ++find(uuid).newcomers;
@@ -128,7 +129,8 @@ std::uint32_t BlockLoan::raise(const cuda::CUuuid& device, std::uint32_t capacit
   device_ = device;
   const std::uint32_t all = blocks_ + found.left_to_lend(capacity);
   std::uint32_t most = all;
-  // While a new communicator waits, launches get no more than graphs have anyway, so that the loan can be lowered.
+  // While a new communicator waits, launches that are not captured get no more than graphs have anyway, so that the
+  // loan can be lowered.
   if (found.newcomers > 0) most = captured_;
   if (captured) most = std::max(captured_, (all + 1) / 2);
   const std::uint32_t granted = std::min(blocks, most);

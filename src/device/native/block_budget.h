@@ -22,7 +22,7 @@
 namespace tutti::detail {
 
 // The number of blocks that each rank keeps if its kernels stay, and if that many are left. A launch needs at least one
-// block for each channel of its plan. Within a machine, the plan with the most channels (double_tree) has 4.
+// block for each channel of its plan. Within a machine, the built-in plan with the most channels (double_tree) has 4.
 inline constexpr std::uint32_t kKeptBlocks = 4;
 
 // The blocks that one communicator has taken on one GPU, for all of its ranks in this process (kEnd) or for one
@@ -31,8 +31,8 @@ class BlockBudget {
  public:
   enum class Launches : std::uint8_t { kStay, kEnd };
   // How many blocks a further communicator may take on a GPU, when launches have returned what they have borrowed. The
-  // blocks of captured launches count as taken.
-  // `capacity`: how many blocks of our kernels can be resident on the GPU at once (RankDevice::Code::blocks_at_once).
+  // blocks of captured launches count as taken. `capacity`: how many blocks of the library's kernels can be resident on
+  // the GPU at once (RankDevice::Code::blocks_at_once).
   struct Left {
     std::uint32_t to_stay = 0;
     std::uint32_t to_end = 0;
@@ -45,8 +45,8 @@ class BlockBudget {
   ~BlockBudget();
 
   // Takes `blocks` blocks. Call it at most once for each object. If launches have borrowed some of them, waits at most
-  // 1 s, and nothing more is lent meanwhile. Returns false, and takes nothing, if fewer are available then, or because
-  // others have taken some since left() was called.
+  // kLoanWait, and meanwhile only captured launches may borrow more. Returns false, and takes nothing, if fewer are
+  // available then, or because others have taken some since left() was called.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);
 
  private:
@@ -57,8 +57,8 @@ class BlockBudget {
   std::uint32_t blocks_ = 0;  // 0: this object has taken no blocks
 };
 
-// The blocks that the launches of one communicator on one GPU have borrowed. The destructor returns them. Hold a mutex
-// of the communicator for every function. Different objects may be used by different threads at the same time.
+// The blocks that the launches of one LaunchGroup have borrowed. The destructor returns them. Hold the group's mutex
+// for every function. Different objects may be used by different threads at the same time.
 class BlockLoan {
  public:
   BlockLoan() = default;

@@ -31,8 +31,8 @@ std::uint64_t hash_of(std::uint32_t digest, const DeviceWindows::WindowLocation&
 // Whether the call consists of copies between two stream barriers.
 bool has_barriers(const DeviceCall& call) { return call.copies && call.launch.rounds > 0; }
 
-// Whether the peers read the input of this call from this rank's output buffer: in a broadcast, and in an in-place
-// all_gather. Not defined for scatter and gather.
+// Whether the ranks copy the inputs of this call from output buffers: in a broadcast from that of the root, and in an
+// in-place all_gather from those of all ranks. Not defined for scatter and gather.
 bool input_is_in_output(const CheckedCall& checked) {
   const CollectiveKind kind = checked.collective.kind;
   return has_root(kind) || (!replaces_input_in_place(kind) && checked.call.in_place);

@@ -1,12 +1,13 @@
 // CopyEngines: collectives that the copy engines of the GPUs carry out instead of a kernel. Copy engines use no
-// multiprocessor, so they do not slow down a computation that runs at the same time. The class decides which calls
-// copy engines carry out, prepares these calls, and puts the copies into a stream. It owns no threads or locks.
-// Hold the communicator's submission mutex, except for the static functions, which any thread may call.
+// multiprocessor, so they hardly slow down a computation that runs at the same time. The class decides which calls copy
+// engines carry out, prepares these calls, and puts the copies into a stream. It owns no threads or locks. Hold the
+// communicator's submission mutex, except for the static functions, which any thread may call.
 //
 // For a collective that only moves blocks, copies replace a plan: each rank copies blocks from the inputs of all ranks
-// to its own output. Ranks only read from each other, so a failed call never writes into the memory of another rank.
-// There are no steps: nothing is forwarded, and the copies of a call do not wait for each other. A test checks that the
-// result equals that of the plans.
+// to its own output. Ranks only read each other's buffers, so a failed call never writes into a buffer of another rank.
+// There are no steps: nothing is forwarded, and the copies of a call do not depend on each other, with one exception:
+// in a broadcast in registered memory that is not in place, the root first copies its input to its output, from which
+// the others then read. A test checks that the result equals that of the plans.
 //
 // Cost for P ranks and blocks of b bytes. all_gather, all_to_all: (P - 1) b bytes into and out of each rank.
 // broadcast, scatter: (P - 1) b bytes out of the root (the plans for trees and rings spread this load over the
@@ -71,10 +72,10 @@ class CopyEngines {
       : method_(method), least_bytes_(least_bytes), rank_(rank), windows_(std::move(windows)) {}
 
   // For Method::kWindows; otherwise returns nothing. Returns the inputs if copies between two stream barriers can carry
-  // out the call. Returns nothing if kernels carry it out: the call is too short or of another kind, the caller has
-  // chosen an algorithm, or the buffer that peers read (the input, but for a broadcast or an in-place all_gather the
-  // output) is not in registered memory that has the same length on all ranks. For scatter and gather it always returns
-  // nothing, because the ranks cannot compute where the root's input is.
+  // out the call. Returns nothing if kernels carry it out, for example because the call is too short or reduces, the
+  // caller has chosen an algorithm, or the buffer that peers read (the input, but for a broadcast or an in-place
+  // all_gather the output) is not in registered memory that has the same length on all ranks. For scatter and gather it
+  // always returns nothing, because the ranks cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
   // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().
   void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs) const;

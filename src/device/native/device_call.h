@@ -27,17 +27,18 @@ namespace tutti::detail {
 
 class LaunchGroup;
 
-// The copy of a plan's program from pinned host memory to device memory. The first launch of the plan puts it into its
-// own stream. A stream only for the copy could share a hardware queue with a stream that waits, and the call would wait
-// with it. Only a captured call uses such a stream, because the copy must not become a part of the graph.
+// The copy of a plan's program from pinned host memory to device memory. The first launch of the plan puts it into the
+// stream of that launch. A stream only for the copy could share a hardware queue with a stream that waits, and the call
+// would wait with it. Only a captured call uses such a stream, because the copy must not become a part of the graph.
 struct ProgramUpload {
   ProgramUpload(cuda::CUdeviceptr to_device, std::span<const std::byte> from_pinned)
       : to(to_device), from(from_pinned) {}
 
   const cuda::CUdeviceptr to;
   const std::span<const std::byte> from;
-  // The copy has ended, or a launch has it in front of it: later launches run behind that one. Two threads that find
-  // it unset both copy the program, which does no harm because the bytes are the same.
+  // The copy has ended, or a launch has it in front of it: later launches run behind that one (for launches in graphs,
+  // the caller is responsible for that). Two threads that find it unset both copy the program, which does no harm
+  // because the bytes are the same.
   std::atomic<bool> done = false;
 
   // Puts the copy into `stream`, whose context must be current. Errors: those of the driver.
@@ -48,7 +49,7 @@ struct ProgramUpload {
 struct TransferCall {
   DeviceTransfers packed;
   std::vector<OwnCopy> own;  // copies within this rank's GPU
-  std::uint32_t blocks = 1;  // the most that the launch can use
+  std::uint32_t blocks = 1;  // the most thread blocks that the launch can use
   // The transfers without bytes, or null. The host carries them out, because a rank whose transfers all have no bytes
   // cannot tell whether they are in device memory. Their peers count them, and check that they are empty, too.
   std::shared_ptr<Operation> empty{};
@@ -63,7 +64,8 @@ class DeviceCall final : public StartCondition {
   // Launch parameters. Calls of several ranks can share a launch only if these parameters, and the tags of the
   // calls, are the same.
   struct Launch {
-    // The evaluator of `protocol`. operator== ignores it, because ranks may have loaded the same code separately.
+    // The evaluator of `protocol`, or the kernel of sends and receives. operator== ignores it, because ranks may have
+    // loaded the same code separately.
     cuda::CUfunction kernel = nullptr;
     device::Protocol protocol = device::Protocol::kSimple;
     std::uint32_t channels = 1;
@@ -84,7 +86,7 @@ class DeviceCall final : public StartCondition {
   // tables of blocks with different lengths; the launch copies them and sets their addresses in call.geometry
   DeviceGeometry tables;
   Launch launch;
-  // shared with the plan and its other calls; null for a call by copies between barriers
+  // shared with the plan and its other calls; null for a call by copies between barriers, and for sends and receives
   std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
@@ -96,8 +98,8 @@ class DeviceCall final : public StartCondition {
   // another value, for which no rank of this call waits, so the barriers do not end.
   std::uint32_t barrier_value = 1;
   CallTag tag;
-  // Number of this call among the collective calls of this rank on this communicator that GPUs carry out, from 1 on;
-  // 0 for sends and receives.
+  // Number of this call among the collective calls of this rank on this communicator that GPUs carry out, from 1 on; 0
+  // for sends and receives. Captured calls are not counted.
   std::uint64_t number = 0;
   std::uint64_t executor_id = 0;  // id of the DeviceExecutor that prepared the call
   cuda::CUstream stream = nullptr;
@@ -116,7 +118,7 @@ class DeviceCall final : public StartCondition {
   // Waits on the host until the call is launched, and then makes its stream wait for it. Every submitted call must be
   // settled. See LaunchGroup::settle().
   Status settle();
-  bool is_captured() const { return capture_ != 0; }  // since submit(): the call runs when its graph is replayed
+  bool is_captured() const { return capture_ != 0; }  // valid after submit(): the call runs when its graph is replayed
   // The operation that the host carries out for TransferCall::empty; null if there is none.
   Operation* empty_transfers() const { return transfers ? transfers->empty.get() : nullptr; }
 

@@ -1,6 +1,6 @@
-// calls_on_device(): the number of calls that a rank's GPU has carried out, for benchmarks and tests. If
-// Communicator::runs_on_devices() is true, the host may still carry out single calls, which only this number shows.
-// Any thread may call it.
+// calls_on_device(): the number of calls that were submitted to a rank's GPU, for benchmarks and tests. If
+// Communicator::runs_on_devices() is true, the host may still carry out single calls, which only this number shows. Any
+// thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tutti::detail {
 
-// Returns the number of calls of this rank that were submitted to its GPU so far. A captured call counts once,
-// however often it is replayed.
+// Returns the number of calls of this rank on this communicator that were submitted to its GPU so far. A captured call
+// counts once, however often it is replayed.
 std::uint64_t calls_on_device(const Communicator& communicator);
 
 }  // namespace tutti::detail

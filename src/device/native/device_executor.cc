@@ -24,13 +24,13 @@ namespace {
 // stores every 4 bytes of data together with a flag. That halves the bandwidth, but needs no memory fence. The limit
 // is estimated, not measured.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
-// Minimum length of a chunk within one slice, in bytes. With shorter chunks, another slice (another thread block)
-// would cost more time than it saves. Estimated.
+// Minimum length of a chunk within one slice, in bytes, if a call has several slices. With shorter chunks, another
+// slice (another thread block) would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
-// The largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
+// About the largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
 // thread when a stream is full (users of CUDA report this at about 1,000 launches; not measured here). A call must not
-// fill the stream, because the same thread may serve other ranks, too, and this stream goes on only when the thread
-// has put the calls of those ranks into their streams.
+// fill the stream, because the same thread may serve other ranks, too, and this stream goes on only when the thread has
+// put the calls of those ranks into their streams.
 constexpr std::uint64_t kMostStreamOperations = 512;
 constexpr std::uint64_t kMostScratchBytes = std::uint64_t{256} << 20;
 
@@ -60,11 +60,11 @@ DeviceExecutor::~DeviceExecutor() {
 }
 
 // Whether the buffers are memory of this rank's GPU. Sets BufferUse::plain. Errors: kInvalidArgument, if one is memory
-// of another GPU or context, or if some are host memory.
+// of another GPU or context, or if only some are host memory; those of the driver.
 Result<bool> DeviceExecutor::is_on_device(std::span<BufferUse> buffers) const {
   const char* on_device = nullptr;
   const char* on_host = nullptr;
-  const void* last = nullptr;  // the two buffers of an all_reduce in place are one
+  const void* last = nullptr;  // for example, the two buffers of an all_reduce in place are one
   Result<cuda::PointerInfo> where = cuda::PointerInfo{};
   for (BufferUse& buffer : buffers) {
     if (buffer.bytes == 0) continue;
@@ -178,8 +178,8 @@ Result<std::unique_ptr<DeviceExecutor::Plan>> DeviceExecutor::make_plan(const Ge
 }
 
 // Gives the plan a ChannelState for each slice and channel, all zero. A call has at most as many of them as blocks, see
-// cut(). The set-up of the communicator has zeroed enough of them for most plans. The others are zeroed here, in a
-// stream that may have to wait for other streams.
+// cut(). The set-up of the communicator has zeroed enough of them for the first plans. Those of further plans are
+// zeroed here, in a stream that may have to wait for other streams.
 Status DeviceExecutor::add_states(Plan& plan) {
   const std::uint64_t count = resources_->settings().blocks;
   if ((states_used_ + count) * sizeof(device::ChannelState) <= DeviceArena::kStatesBytes) {

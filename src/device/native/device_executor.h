@@ -1,7 +1,8 @@
-// DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). The executor uses the same plans
-// as the host. It packs each plan and keeps it in device memory. A call launches the evaluator kernel once, or
-// several times if it runs in rounds, or no kernel if copy engines carry it out. Hold the communicator's submission
-// mutex for takes(), prepare() and submit(). Any thread may call the other functions without it.
+// DeviceExecutor: carries out calls of one rank on its GPU (docs/decisions/0013). The executor uses the same plans as
+// the host. It packs each plan and keeps it in device memory. A collective launches the evaluator kernel once, or
+// several times if it runs in rounds, or no kernel if copy engines carry it out. Sends and receives use no plan, and
+// have a kernel of their own. Hold the communicator's submission mutex for takes(), prepare() and submit(). Any thread
+// may call the other functions without it.
 #pragma once
 
 #include <atomic>
@@ -33,17 +34,18 @@ class DeviceExecutor {
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
-  bool is_on_one_gpu() const { return resources_->settings().one_device; }  // of all ranks
-  // Whether the call's buffers are memory of this rank's GPU. False: they are host memory, or all are empty. Call
-  // it before prepare() for the same call. Errors: kInvalidArgument (memory of another GPU or context, or one
-  // buffer on the GPU and one on the host).
+  bool is_on_one_gpu() const { return resources_->settings().one_device; }  // whether all ranks use the same GPU
+  // Whether the call's buffers are memory of this rank's GPU, or managed memory. False: they are host memory, or all
+  // are empty. Call it before prepare() for the same call. Errors: kInvalidArgument (memory of another GPU or context,
+  // or one buffer on the GPU and one on the host), those of the driver.
   Result<bool> takes(const CheckedCall& checked);
-  // The same for sends and receives. Always false if Settings::transfers is.
+  // The same for sends and receives. Always false if Settings::transfers is false.
   Result<bool> takes(const CheckedExchange& exchange) const;
   // Returns a call that is ready for submit(). Null: the GPU of some rank cannot run this plan, or the call would
   // need too many rounds, so the host has to carry out the call; all ranks then get null. `digest`: the digest of a
-  // plan of the caller's own, otherwise 0. checked.call.tag must be complete. Errors: kInvalidArgument (the
-  // stream), the error that broke this executor before, those of the driver.
+  // plan of the caller's own, otherwise 0. checked.call.tag must be complete, except for the sequence number and the
+  // tile size. Errors: kInvalidArgument (the stream), kInvalidPlan, the error that broke this executor before, those of
+  // the driver.
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
@@ -65,8 +67,9 @@ class DeviceExecutor {
   void on_failure(LaunchGroup::FailureCallback on_failure) {
     resources_->launch_group().on_failure(rank_, std::move(on_failure));
   }
-  // Waits until all launched calls have ended, at most for the longest timeout of all calls so far plus 1 s.
-  // Errors: the error that broke this executor, kTimeout.
+  // Waits until all submitted calls have ended, also those that wait for other ranks before their launch, except for
+  // replays of graphs; at most for the longest timeout of all calls so far plus 1 s. Errors: the error that broke this
+  // executor, kTimeout.
   Status finish();
 
  private:
@@ -96,7 +99,7 @@ class DeviceExecutor {
   Result<Plan*> plan_for(const Generator& generator, std::uint32_t digest, device::Protocol protocol);
   Result<std::unique_ptr<Plan>> make_plan(const Generator& generator, device::Protocol protocol);
   Status add_states(Plan& plan);
-  // The number of launches of a call that runs in rounds; 0 if calls do not run in rounds.
+  // The number of launches that a call in rounds needs; 0 if calls do not run in rounds.
   std::uint64_t rounds_of(const Plan& plan, const device::Call& call, std::uint32_t slices) const;
   std::uint64_t most_rounds() const;
   device::Protocol choose_protocol(std::uint64_t bytes) const;
@@ -121,7 +124,7 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
-  std::uint64_t states_used_ = 0;                   // how many of DeviceResources::states() plans have
+  std::uint64_t states_used_ = 0;                   // how many of the states of DeviceResources::states() the plans use
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // a null value: the GPU of some rank cannot run this plan
   // Set by takes(): ranks of this process may access the buffers of that call in place, even if they are not
   // registered.

@@ -1,5 +1,5 @@
-// The functions of this file make an Error from a failure on a GPU, or from an error of the driver. They are pure
-// functions.
+// The functions of this file make and classify errors of calls on GPUs, for example from a failure that a kernel has
+// recorded, or from an error of the driver. They are pure functions.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ inline Error call_error(ErrorCode code, std::string message, std::int32_t rank =
   return {code, ErrorScope::kCall, rank, std::move(message)};
 }
 
-// Returns the error with the scope changed to the communicator. For errors after which the state of one of the
-// communicator's devices is not known.
+// Returns the error with the scope changed to the communicator. For errors after which the communicator cannot be used,
+// for example because the state of one of its devices is not known.
 Error broken_error(Error error) noexcept;
 
 // Like broken_error(). If the error comes from the CUDA driver (kDevice), it also names `rank` as the culprit, and

@@ -36,8 +36,8 @@ inline bool from_hex(std::string_view text, std::span<std::byte> bytes) {
   return true;
 }
 
-// The contribution of each rank to the first round. Its bytes are sent as hexadecimal text, which is possible
-// because all ranks of a job run the same build.
+// The contribution of a rank to the first round, if its calls can run on a GPU. Its bytes are sent as hexadecimal text,
+// which is possible because all ranks of a job run the same build.
 struct DeviceOffer {
   cuda::CUuuid uuid;
   std::uint64_t process = 0;

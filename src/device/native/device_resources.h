@@ -1,13 +1,13 @@
 // DeviceResources: the GPU resources of one rank of one communicator: arenas that all ranks can access,
-// connections, and the LaunchGroup. The ranks of the communicator make their objects together, in rounds of an
-// exchange during set-up. In these rounds they agree whether their calls run on the GPUs at all. That requires that
-// every rank has a GPU of the same machine, and that every rank can access the memory of every other rank. The
-// object exists as long as the communicator, except that suspend() destroys it and resume() makes a new one.
+// connections, and the LaunchGroup. The ranks of the communicator make their objects together, in rounds of an exchange
+// during set-up. In these rounds they agree whether their calls run on the GPUs at all. That requires, among other
+// things, that every rank has a GPU of the same machine, and that every rank can access the memory of every other rank.
+// The object exists as long as the communicator, except that suspend() destroys it and resume() makes a new one.
 //
 // If ranks of several processes share a GPU, a kernel may prevent the kernel that it waits for from running. In
-// this case, and if other communicators of the process have taken too many blocks of the GPU (block_budget.h),
-// calls run in rounds: their kernels do not wait for each other (executor/device_rounds.h). If some process has several
-// ranks on one GPU, the host carries out the calls instead.
+// this case, and if other communicators of the process have taken too many blocks of the GPU (block_budget.h), calls
+// run in rounds: their kernels do not wait for each other (executor/device_rounds.h). If rounds are necessary and some
+// process has several ranks on one GPU, the host carries out the calls instead.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ class DeviceResources {
   cuda::CUfunction evaluator(device::Protocol protocol) const {
     return code_.evaluate[static_cast<std::size_t>(protocol)];
   }
-  // the array of links in device memory that kernels of this protocol read; one entry for each connection
+  // the array of links in device memory that kernels of this protocol use; one entry for each end of a connection
   device::Link* links(device::Protocol protocol) const { return links_at(static_cast<std::size_t>(protocol)); }
   // the same for the connections of sends and receives, and the kernel that uses them
   device::Link* transfer_links() const { return links_at(kDeviceProtocols); }
@@ -64,15 +64,16 @@ class DeviceResources {
     std::uint32_t threads = 32;
     bool in_rounds = false;  // calls run in rounds, because kernels must not wait for kernels of other ranks
     bool one_device = true;  // all ranks use the same device
-    bool transfers = false;  // kernels carry out sends and receives, because no two ranks share a GPU
+    // Kernels carry out sends and receives: no two ranks share a GPU, and calls do not run in rounds.
+    bool transfers = false;
     DeviceProtocol protocol = DeviceProtocol::kAuto;
   };
   const Settings& settings() const { return settings_; }
   CopyEngines& copy_engines() { return *copy_engines_; }
-  // Leaves the LaunchGroup and waits for the group's launches. If they take longer than 1 s, makes their kernels end,
-  // and waits for at most 1 s more. Returns true if nothing of this rank runs any more. False: a launch still runs, so
-  // the memory that it uses must be kept. Further calls only return the result. The destructor calls this function,
-  // too.
+  // Leaves the LaunchGroup and waits for the group's launches. If they take longer than kDraining, makes their kernels
+  // end, and waits once more, at most for the same time. Returns true if no launch of the group runs any more; replays
+  // of graphs are not looked at. False: a launch still runs, so the memory that it uses must be kept. Further calls
+  // only return the same result. The destructor calls this function, too.
   bool end();
   // Length of the device memory of this object, in bytes, without the peers' memory and the plans.
   std::uint64_t memory_bytes() const {
@@ -129,7 +130,7 @@ class DeviceResources {
     std::uint32_t rank;
     std::uint32_t job_rank;
   };
-  std::vector<RemoteRank> remote_ranks_;  // the ranks of other processes that have opened this rank's arena
+  std::vector<RemoteRank> remote_ranks_;  // the ranks of other processes that may have opened this rank's arena
   // shared with the job context; used to find out which peers' processes have exited
   std::shared_ptr<SegmentExchange> exchange_;
   std::vector<Opened> opened_;
@@ -160,7 +161,8 @@ inline constexpr int kDeviceRounds = 4;
 // transport must outlive the result. Returns null, on all ranks, if the host has to carry out calls on device
 // memory. Takes part in kDeviceRounds rounds of `gather`, which returns the contributions of the members, if
 // JobContext::devices is set, and in none otherwise. In a split, the ranks of the parent's other new communicators take
-// part in the same rounds. Errors: the same on all ranks, for example if a device has too little memory.
+// part in the same rounds. If one rank returns an error, for example because its device has too little memory, all
+// ranks return one.
 Result<std::unique_ptr<DeviceResources>> make_device_resources(const JobContext& job_context,
                                                                const std::vector<std::uint32_t>& members,
                                                                std::uint32_t rank, std::uint64_t communicator,

@@ -24,13 +24,13 @@ namespace tutti::detail {
 namespace {
 
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // of slots for sends and receives
+constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // in an arena, for transfer slots
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
 // How long the check of the links waits for other ranks, but at most half of the timeout of set-up.
 constexpr std::chrono::milliseconds kLinkLimit{10'000};
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
-// reason. kAskedFor: the user has asked for it, or Tutti always works that way in such a job, so it is no surprise.
+// reason. kAskedFor: a setting of the user is the reason, or a general rule of Tutti, so no warning is needed.
 constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
 constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
@@ -44,7 +44,7 @@ constexpr std::string_view kWithoutLl128 = "1-";
 // How ranks of other processes reach the memory of a rank.
 struct RemoteMemory {
   cuda::CUipcMemHandle arena{};
-  std::uint32_t flags = 0;  // number of the mapping in the exchange of the members
+  std::uint32_t flags = 0;  // number with which the flags of the rank are shared in the members' exchange
 };
 
 }  // namespace
@@ -127,7 +127,7 @@ class DeviceResourcesMaker {
     }
   }
 
-  // Whether all contributions to a round are kConnected. If not, logs the reason of the first rank without it.
+  // Whether all contributions to a round begin with kConnected. If not, logs the reason of the first that does not.
   bool all_connected(const std::vector<std::string>& contributions) const {
     for (std::uint32_t r = 0; r < ranks_; ++r) {
       if (contributions[r].starts_with(kConnected)) continue;
@@ -137,8 +137,8 @@ class DeviceResourcesMaker {
     return true;
   }
 
-  // Makes the contribution to the last round: whether writes of the other GPUs arrive here.
-  // Communicators in which ranks share GPUs are not checked, because they do not use the kernel of the check.
+  // Makes the contribution to the last round: whether writes of the other GPUs arrive here. Communicators without
+  // Settings::transfers are not checked, because they do not use the kernel of the check.
   Result<std::string> try_links() {
     try {
       const bool wants_ll128 = resources_->settings_.protocol == DeviceProtocol::kLl128;
@@ -348,8 +348,8 @@ class DeviceResourcesMaker {
     return stream->synchronize();
   }
 
-  // Checks whether all ranks got their blocks from the budget. If not, because another communicator has taken
-  // blocks since the offers were made, switches to calls in rounds, or returns an error if that is not possible.
+  // Checks whether all ranks got their blocks from the budget. If not, for example because another communicator has
+  // taken some meanwhile, switches to calls in rounds, or returns an error if that is not possible.
   Status check_budget(const std::vector<std::string>& handles) {
     const auto has_blocks = [](const std::string& blob) { return blob.starts_with(kHasBlocks); };
     if (std::all_of(handles.begin(), handles.end(), has_blocks)) return {};

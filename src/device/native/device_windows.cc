@@ -101,8 +101,8 @@ Result<std::uint32_t> DeviceWindows::add(const void* data, std::size_t bytes, co
   return number;
 }
 
-// Opens the peers' memory as window `number`. If that fails on any rank, all ranks close the window again and
-// return the error.
+// Opens the peers' memory as window `number`. If that fails on any rank, all ranks close the window again and return an
+// error.
 Status DeviceWindows::exchange(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts,
                                const Gather& gather) {
   Status opened;

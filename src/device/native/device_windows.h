@@ -3,7 +3,7 @@
 // of its own, and the number of the window is the same on all ranks. Kernels find the address of a peer's memory in
 // a table in the rank's arena (executor/device_arena.h). There are at most kMostDeviceWindows windows.
 //
-// add() is collective, in the order of the communicator's calls; remove() is local. The number of a window is
+// add() is collective, in the order of the communicator's calls; remove() is local. The number of a window can be
 // reused when all ranks have removed it. Thread-safe, but only one thread at a time may call add().
 #pragma once
 
@@ -34,10 +34,10 @@ class DeviceWindows {
   DeviceWindows& operator=(const DeviceWindows&) = delete;
 
   // Registers memory of this rank, which may have another length on other ranks, and returns the number of the
-  // window. Takes two exchange rounds over the ranks, and more if mapped virtual memory is exported to other
-  // processes. `bytes` must be greater than 0. Errors, the same on all ranks: kInvalidArgument (not memory of this
-  // rank's GPU and context), kUnsupported (a type of memory that peers cannot map; too many windows), those of the
-  // driver.
+  // window. Takes two exchange rounds over the ranks, and more if mapped virtual memory is exported to other processes.
+  // `bytes` must be greater than 0. If one rank returns an error, all ranks return one (see gather_or_fail()). Errors:
+  // for example kInvalidArgument (not memory of this rank's GPU and context), kUnsupported (a type of memory that peers
+  // cannot map; too many windows), those of the driver.
   Result<std::uint32_t> add(const void* data, std::size_t bytes, const Gather& gather);
   void remove(std::uint32_t number);
 

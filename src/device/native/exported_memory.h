@@ -51,9 +51,10 @@ struct ExportedMemory {
   class Rounds;
 
   // Finds the allocations that contain [data, data + bytes). `farthest`: the largest Reach of all ranks; with
-  // kSameDevice the result is empty, because no rank needs to open anything. Errors: kInvalidArgument (not all of
-  // it is memory of this GPU and context), kUnsupported (managed memory, memory of a pool, or memory that was
-  // created without a handle type that can be shared; too many parts), those of the driver.
+  // kSameDevice, and with kSameProcess for memory of cuMemAlloc, the result is empty, because no rank needs to open
+  // anything. Errors: kInvalidArgument (not all of it is memory of this GPU and context); if some rank must open the
+  // memory, also kUnsupported (managed memory, memory of a pool, too many parts or, for ranks of other processes,
+  // memory that was created without a handle type that can be shared); those of the driver.
   static Result<ExportedMemory> find(const RankDevice& device, const void* data, std::size_t bytes, Reach farthest);
   // Maps the allocations that contain a range of mapped memory in this process once more, at other addresses, for
   // access by `device`.
@@ -74,7 +75,7 @@ inline constexpr std::size_t kMostDeviceParts = 4096;
 
 // Passes the allocations of all ranks to ranks of other processes, in rounds. In each round every rank shares some
 // of its allocations and receives those of its peers. A rank stops sharing a file when the next round has ended, or
-// when this object is destroyed, because all peers have received the file by then.
+// when this object is destroyed, because by then all peers have received the file, or a rank has failed.
 class ExportedMemory::Rounds {
  public:
   // `own`: the memory of this rank. `sizes`: indexed by rank. All arguments must outlive this object.

@@ -17,14 +17,16 @@ namespace tutti::detail {
 struct LaunchAgreement {
   // The most thread blocks of a launch of one rank; 0: the host has to carry out the calls, and `reason` says why.
   std::uint32_t blocks = 0;
-  // How many of them a launch always gets. If launches stay on the GPU (BlockBudget), they borrow the others.
+  // How many of them a launch always gets. If launches stay on the GPU (BlockBudget), they can borrow the others.
   std::uint32_t kept_blocks = 0;
   std::string_view reason;
   bool shared = false;  // some process has several ranks of the communicator on one GPU
   // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that
   // wait for kernels of other GPUs.
   bool in_rounds = false;
-  std::optional<BlockBudget::Launches> launches{};  // empty if calls run in rounds, which take nothing from the budget
+  // The result of agree_on_launches(), which change_to_rounds() does not change. Empty if the ranks agreed on calls in
+  // rounds, which take nothing from the budget.
+  std::optional<BlockBudget::Launches> launches{};
   CopyEngines::Method copy_method = CopyEngines::Method::kNone;
 
   // Switches to calls in rounds. Their kernels end without waiting for peers, so they need no blocks from the

@@ -68,7 +68,7 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   const cuda::RelaxedCapture relaxed(device_->driver());
   std::optional<cuda::ContextScope> scope;
   Status looked;
-  // Without the mutex: it may wait for streams that the watchdog releases, which needs the mutex.
+  // Without the mutex: this may wait for streams that the watchdog releases, and the watchdog needs the mutex.
   try {
     auto entered = cuda::ContextScope::enter(device_->driver(), device_->context());
     if (entered) {
@@ -93,8 +93,8 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   }
 }
 
-// Messages to a rank that is gone would end in slots that nobody reads. Receives are not checked, because the messages
-// may have arrived before.
+// Messages to a rank that is gone would stay in slots that no rank reads. Receives are not checked, because the
+// messages may have arrived before.
 Status LaunchGroup::check_receivers(const MemberOptions& options, const TransferCall& transfers) {
   if (!options.peer_status) return {};
   for (const device::TransferQueue& queue : transfers.packed.queues) {
@@ -194,7 +194,7 @@ Status LaunchGroup::launch_front(const Member& caller) {
 
 Status LaunchGroup::settle(DeviceCall& call) {
   {
-    // The usual case needs nothing of the driver.
+    // In the usual case no call of the driver is needed.
     const std::scoped_lock lock(mutex_);
     if (call.launched_ && !call.outcome_ && call.stream == call.launched_in_) return {};
   }
@@ -277,7 +277,7 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
     const bool ended_here = found.cause == device::Failure::kAborted && broken;
     outcome = ended_here ? *broken : device_failure(found, its.options.rank, &call.tag, call.timeout_ns);
   }
-  // the barriers of the call were released, so it has not waited for its peers, and its result is invalid
+  // the barriers of the call may have been released, so that it has not waited for its peers, and its result is invalid
   if (broken && call.launch.rounds > 0) outcome = *broken;
   call.outcome_ = std::move(outcome);
   if (!call.outcome_->ok()) members_->fail(call.outcome_->error(), call.transfers.has_value());

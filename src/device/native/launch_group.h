@@ -18,8 +18,8 @@
 // The group consists of its members with their waiting calls (launch_members.h), of the part that puts launches into
 // streams (launcher.h), and of a thread that ends calls for which a rank is missing (launch_watchdog.h).
 //
-// Limits: at most 1,024 calls of a rank may wait for the other ranks of the group. If a call waits longer than its
-// timeout, the whole group fails.
+// Limits: at most kMostWaiting calls of a rank may wait for the other ranks of the group. If a call waits longer than
+// its timeout, the whole group fails.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
     std::uint32_t kept_blocks = 0;      // how many blocks of this rank the communicator keeps (BlockBudget)
-    std::uint32_t blocks_at_once = 0;   // how many blocks of our kernels can be resident on the GPU at once
+    std::uint32_t blocks_at_once = 0;   // how many blocks of the library's kernels can be resident on the GPU at once
     std::uint32_t transfer_queues = 0;  // the most queues that a launch of sends and receives has
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
     std::function<PeerStatus(std::uint32_t rank)> peer_status{};
@@ -65,9 +65,9 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // Adds a rank, which must be one of the `ranks` of the constructor. Call it before the rank's first call. The
   // status and the barrier must exist until forget(). Errors: those of the driver.
   Status add_member(const MemberOptions& options);
-  // Registers a function that is called with the error that breaks the group, if the peers do not detect this
-  // failure by themselves (peers_see()). Any thread may call the function, and it is never called while the group's
-  // mutex is held. A thread that was about to call it at the time of forget() may still do so.
+  // Registers a function that is called with the error that breaks the group, if the peers may not detect this failure
+  // by themselves (!peers_see(), or a failure of sends and receives). Any thread may call the function, and it is never
+  // called while the group's mutex is held. A thread that was about to call it at the time of forget() may still do so.
   using FailureCallback = std::function<void(const Error&)>;
   void on_failure(std::uint32_t rank, FailureCallback on_failure);
 
@@ -80,7 +80,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // Waits on the host until the other ranks of the group have made their calls too, at most for the call's timeout.
   // Then makes the call's stream wait for the launch. Call it after submit(), and after all other calls that the same
   // thread submits together with this one (a Group). Errors: the outcome of the call, kUnsupported (the stream is
-  // capturing), those of the driver.
+  // capturing, and not all ranks have made the call), those of the driver.
   Status settle(DeviceCall& call);
 
   // Ends all calls that wait for other ranks of the group with `error`, and refuses all later calls. If the group
@@ -95,9 +95,9 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // Call it when the rank makes no more calls. If calls of the group wait, they wait for this rank in vain, so the
   // group fails.
   void leave(std::uint32_t rank) noexcept;
-  // Ends the membership: the group does not use the rank's status, barrier and on_failure() function any more. The
-  // last rank also ends the watchdog's thread. `idle`: no launch of the group runs any more, so what it has borrowed
-  // is free.
+  // Ends the membership: the group does not use the rank's status and barrier any more, and does not begin to call its
+  // on_failure() function. (A thread that was about to call that function may still do so.) The last rank also ends
+  // the watchdog's thread. `idle`: no launch of the group runs any more, so what it has borrowed is free.
   void forget(std::uint32_t rank, bool idle);
 
  private:

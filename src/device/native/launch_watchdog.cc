@@ -185,8 +185,9 @@ void LaunchGroup::Watchdog::warn_if_late(PendingLaunch& first) {
 }
 
 // Checks the peers of a launched call. If a peer has called abort(), the group fails. If a peer has left or exited,
-// the group fails after a grace period, because the peer may have done its part before, and then the call soon ends
-// by itself.
+// the group fails after a grace period, because the peer may have done its part before, and then the call soon ends by
+// itself. For sends and receives, a peer that has left does not fail the group here, because their kernel detects that,
+// and neither does a peer that has exited without a part in them.
 void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   const MemberOptions& options = members_.of(call).options;
   if (!options.peer_status) return;
@@ -258,9 +259,9 @@ void LaunchGroup::Watchdog::release_rounds() noexcept {
   }
 }
 
-// If this rank gives up a call by copies, prevents peers that reach its barriers later from passing them. The
-// watchdog repeats this, because this rank's own stream, once it is released, goes on and writes the regular values
-// into the same flags.
+// If this rank gives up a call by copies, or captured calls with barriers, prevents peers that reach its barriers later
+// from passing them. The watchdog repeats this, because this rank's own stream, once it is released, goes on and writes
+// the regular values into the same flags.
 void LaunchGroup::Watchdog::give_up_barriers() noexcept {
   const bool by_copies = watches_graphs() || (!pending_launches_.empty() && pending_launches_.front().call->copies);
   for (const Member& each : members_.all()) {

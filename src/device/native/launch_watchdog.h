@@ -1,8 +1,9 @@
 // LaunchGroup::Watchdog: ends launches for which some rank is missing, releases their streams, and logs a warning if a
 // launch waits long for other ranks. Only the parts of LaunchGroup use this class. It owns a thread, which start()
-// starts when there is something to check for the first time: a launch that waits for ranks, or a graph with barriers.
-// A call that is not launched yet is checked by the thread that waits for it (LaunchGroup::settle()).
-// Hold the group's mutex for every function except join(); the thread locks the mutex by itself.
+// starts when there is something to check for the first time: a launch that waits for ranks outside of the group, or a
+// graph with barriers. A call that is not launched yet is checked by the thread that waits for it
+// (LaunchGroup::settle()). Hold the group's mutex for every function except join(); the thread locks the mutex by
+// itself.
 #pragma once
 
 #include <chrono>
@@ -34,11 +35,11 @@ class LaunchGroup::Watchdog {
   // returned error (kSystem).
   Status start();
   // A launch that waits for ranks outside of this group and has not ended, as far as the watchdog has seen. The
-  // watchdog ends it if one of these ranks is gone.
+  // watchdog ends it if one of these ranks is gone, or if it waits at barriers for longer than its timeout.
   struct PendingLaunch {
     std::shared_ptr<DeviceCall> call;    // the first call of the launch
     std::shared_ptr<cuda::Event> done;   // recorded in the stream behind the last kernel, copy or barrier of the launch
-    std::shared_ptr<cuda::Event> begun;  // recorded in the stream before the kernel or the first barrier of the launch
+    std::shared_ptr<cuda::Event> begun;  // recorded in the stream before everything else of the launch
     std::uint32_t borrowed = 0;          // how many blocks of the loan it uses
     // when the watchdog first saw that `begun` had completed; empty before
     std::optional<std::chrono::steady_clock::time_point> since{};
@@ -47,8 +48,8 @@ class LaunchGroup::Watchdog {
   };
   void add(PendingLaunch launch) { pending_launches_.push_back(std::move(launch)); }
   void remove_last();
-  // Records that a graph contains barriers with this value. From then on, replays may wait for peers at any time,
-  // so the watchdog checks the peers all the time. Errors: kUnsupported (more than 4,096 values).
+  // Records that a graph contains barriers with this value. From then on, replays may wait for peers at any time, so
+  // the watchdog checks the peers all the time. Errors: kUnsupported (more than kMostCapturedBarriers values).
   Status add_captured(std::uint32_t barrier_value);
   bool watches_graphs() const { return !captured_barrier_values_.empty(); }
   // Makes the thread end. Afterwards call join(), without the mutex, because the thread needs the mutex to end.

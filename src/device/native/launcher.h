@@ -1,6 +1,7 @@
 // LaunchGroup::Launcher: puts launches into streams: a kernel, a call in rounds, copies, or sends and receives. It
-// orders each launch behind the streams of all members and behind the previous launch. Only LaunchGroup uses this
-// class. It owns no thread. Hold the group's mutex, and make the device's context current.
+// orders each launch behind the streams of all members and behind the previous launch (a captured one only within its
+// capture). Only LaunchGroup uses this class. It owns no thread. Hold the group's mutex, and make the device's context
+// current.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ class LaunchGroup::Launcher {
   Result<std::shared_ptr<cuda::Event>> take_event();
   // Launches `calls`, one of every member. Their arguments have been checked to agree.
   Status launch(const Calls& calls);
-  // Whether the last launch that was not captured has ended; true if there was none. Errors: the context is lost.
+  // Whether the last launch that was not captured has ended; true if there was none. Errors: those of the driver, for
+  // example because the context is lost.
   Result<bool> finished() const;
 
  private:
@@ -65,7 +67,7 @@ class LaunchGroup::Launcher {
   std::shared_ptr<cuda::Event> last_plain_done_;
   // the event behind the last captured launch; null if there was none
   std::shared_ptr<cuda::Event> last_captured_done_;
-  std::uint64_t last_capture_ = 0;  // the id of the capture of that launch; 0 before the first
+  std::uint64_t last_capture_ = 0;  // the id of the capture of the last captured launch; 0: there was none
 };
 
 }  // namespace tutti::detail

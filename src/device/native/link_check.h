@@ -38,9 +38,9 @@ class LinkCheck {
     std::chrono::milliseconds limit{};  // how long the kernel waits for the messages of the others
   };
   // All ranks call it once, at the same time, when each of them has opened the memory of the others. Errors: kDevice
-  // with the rank whose message has not arrived or was changed on its way; those of the driver.
+  // with the rank whose message has not arrived, was changed on its way, or could not be checked; those of the driver.
   Status run(const Options& options);
-  std::uint64_t bytes() const { return memory_.bytes(); }  // length of the memory of the GPU
+  std::uint64_t bytes() const { return memory_.bytes(); }  // length of the GPU memory of this object
 
  private:
   LinkCheck(const cuda::Driver& driver, std::uint32_t ranks, std::uint32_t connections, cuda::DeviceMemory memory,
@@ -59,8 +59,8 @@ class LinkCheck {
 };
 
 // Whether a line of 128 bytes that one of these GPUs writes is never seen in part by another, as the protocol LL128
-// needs it. NVLink and the memory of a single GPU have this property; PCIe may divide a line. False if NVML does not
-// confirm that NVLinks join all of the GPUs. `offers`: at least one.
+// needs it. NVLink and the memory of a single GPU have this property; PCIe may divide a line. False if there are
+// several GPUs and NVML does not confirm that NVLinks join all of them. `offers`: at least one.
 bool lines_arrive_whole(std::span<const DeviceOffer> offers);
 
 }  // namespace tutti::detail

@@ -1,6 +1,7 @@
 // StreamBarrier: a barrier at which the streams of all ranks wait for each other. The stream of each rank sets a flag
-// of every peer (peer_flags.h) and then waits until all peers have set its own flags. Calls in rounds and calls by copy
-// engines use such barriers. The object is constant after construction. Any thread may use it.
+// of every peer (peer_flags.h) and then waits until all peers have set its own flags. Calls in rounds, and calls by
+// copy engines with CopyEngines::Method::kWindows, use such barriers. The object is constant after construction. Any
+// thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class StreamBarrier {
   // `value`: the value of the flags, the same on all ranks; never 0. `parity`: 0 or 1, which selects one of two
   // sets of flags; successive barriers must have different parities. The context must be current.
   Status put(std::uint32_t parity, std::uint32_t value, cuda::CUstream stream) const;
-  // After this rank has given a call up: sets its flags of all peers to a special value, so that a peer that reaches a
-  // barrier of the call later does not pass it.
+  // After this rank has given a call up: sets the flags that it sets for its peers to a special value, so that a peer
+  // that reaches a barrier of the call later does not pass it.
   void give_up() const;
   // Sets the flags for which this rank's own streams wait to `value`, as if all peers had reached the barrier, so that
   // these streams pass it.

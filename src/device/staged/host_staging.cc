@@ -19,7 +19,7 @@
 namespace tutti::detail {
 namespace {
 
-// how long the destructor waits for streams that have not finished their calls
+// maximum time that the destructor waits for streams that have not finished their calls
 constexpr std::chrono::seconds kStreamsLimit{5};
 
 // One buffer of a call, and the memory in which it is.

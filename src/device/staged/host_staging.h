@@ -1,9 +1,9 @@
 // HostStaging: prepares the calls of one communicator on buffers in device memory, if the host carries these calls
 // out. The buffers are copied to host memory and back, for a whole call or for each of its segments. The class
 // recognises such calls, replaces their buffers, and submits them. The other files of this folder are its
-// parts, and no other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers,
-// and the communicator's StagingPool. The object is made at the first such call, and owns no threads. Hold the
-// communicator's submission mutex.
+// parts, and no other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and
+// the communicator's StagingPool. The object is made at the first call that finds the CUDA driver loaded, and owns no
+// threads. Hold the communicator's submission mutex for all functions except is_device_memory() and settle().
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ class StagingPool;
 
 class HostStaging {
  public:
-  // `driver` and `transport` must outlive this object, and the engine must have ended all its operations before it
-  // is destroyed. The destructor waits up to 5 s for streams that have not finished their calls, and then leaks the
-  // host memory. `ranks`: the communicator's ranks that share this process.
+  // `driver`, `transport` and `log` must outlive this object, and the engine must have ended all its operations before
+  // it is destroyed. The destructor waits for streams that have not finished their calls, at most for kStreamsLimit,
+  // and then leaks the host memory. `ranks`: the communicator's ranks that share this process.
   HostStaging(const cuda::Driver& driver, Transport& transport, Log& log, std::shared_ptr<ProcessRanks> ranks);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
@@ -34,7 +34,8 @@ class HostStaging {
   // If the buffers are device memory, replaces them by their copies in host memory and returns the start condition
   // of the operation. Returns null, and changes nothing, if they are host memory or have no bytes. Errors:
   // kInvalidArgument (the buffers are not all host memory or all memory of the same GPU; or the stream belongs to
-  // another context), kUnsupported (a captured call that uses several contexts), kSystem, those of the driver.
+  // another context; or no context is current for mapped virtual memory), kUnsupported (a captured call that uses
+  // several contexts), kSystem, those of the driver.
   Result<std::shared_ptr<StartCondition>> stage(CheckedCall& checked, const CallOptions& options);
   Result<std::shared_ptr<StartCondition>> stage(CheckedExchange& exchange, const CallOptions& options);
 

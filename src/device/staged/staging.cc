@@ -14,8 +14,8 @@
 namespace tutti::detail {
 namespace {
 
-// Only one in kLooks calls of finished() queries the CUDA driver, because a query takes much longer than a look at
-// a counter.
+// Of the calls of finished() that find the call unfinished, only one in kLooks queries the CUDA driver, because a query
+// takes much longer than a look at a counter.
 constexpr std::uint32_t kLooks = 64;
 
 constexpr std::chrono::milliseconds kEndLook{20};  // interval at which a waiting call looks for lost contexts
@@ -133,7 +133,7 @@ Status StagedCall::enqueue(std::size_t number) {
     const std::scoped_lock lock(looking_);
     part.staged = *ticket;
   }
-  if (settles()) return part.event->record(part.stream);  // for look()
+  if (settles()) return part.event->record(part.stream);  // look() queries it
   auto stream = part.stream_of_output(driver_, *pool_);
   if (!stream) return stream.error();
   TUTTI_TRY(driver_.check(
@@ -186,7 +186,7 @@ Status StagedCall::settle() {
     queued = error_of_exception(ErrorScope::kCall, -1, "copying the output of a call back");
   }
   if (queued) return {};
-  // Nobody calls back for the copies that are missing. The memory is kept, because some may be in the stream.
+  // No callback will report the copies that are missing. The memory is kept, because some copies may be in a stream.
   stop_reuse();
   {
     const std::scoped_lock lock(mutex_);
@@ -312,7 +312,7 @@ void StagedCall::submit() noexcept {
         operation = captured_ ? outcome_.operation->again() : std::exchange(outcome_.operation, nullptr);
     }
     if (handle == nullptr) return pool_->ring();
-    // No operation: enqueue() failed, or the communicator has ended (forget()).
+    // No operation: enqueue() failed, the communicator has failed or ended, or a context is lost.
     if (operation == nullptr) return release_streams();
     const Status submitted = handle->submit(operation);
     if (submitted.ok()) return;

@@ -1,12 +1,14 @@
 // StagedCall: a call on device memory that the host carries out (docs/decisions/0013). The input is copied to pinned
 // host memory in the caller's stream. The engine runs the call there. The stream waits for the engine, copies the
-// result back, and continues. No host callback waits for anything, and no thread waits except in settle().
+// result back, and continues. No host callback waits for other ranks. The thread that makes the call does not wait for
+// its end, except in settle().
 //
 //   stream   copy out of the device | report "staged" | wait for the flag | copy to the device | report "finished"
 //   engine                                      run the call, set the flag
 //
 // If other ranks of the communicator share the process and the GPU, the wait for the flag could hold up the copies of
-// these ranks, because streams share hardware queues (ProcessRanks). Therefore the thread that makes the call waits
+// these ranks, because streams share hardware queues (ProcessRanks). Therefore, unless the call is captured, its
+// stream does not wait for the flag. If the call has an output on this rank, the thread that makes the call waits
 // instead: settle() puts the copies out into the stream when the call has ended.
 //
 // If the context of a stream is lost (a kernel failed, or the context was destroyed), its callbacks do not run any
@@ -14,9 +16,10 @@
 // by the engine's driver while the input is missing, later by the threads that wait for the end of the call, by
 // async_status(), and when the communicator ends.
 //
-// Each segment of a call that is divided into segments (engine/segments.h) is a StagedCall. The copies of the
-// output, and the waits before them, use a stream of the communicator's own, so that they are not queued behind the
-// input copies of later segments. The caller's stream continues when all segments are done:
+// Each segment of a call on device memory that is divided into segments (engine/segments.h) is a StagedCall. Normally
+// (see use_own_output_stream()) the copies of the output, and the waits before them, use a stream of the communicator's
+// own, so that they are not queued behind the input copies of later segments. The caller's stream continues when all
+// segments are done:
 //
 //   caller's stream  copy in 0 | "staged" | copy in 1 | "staged" | copy in 2 | "staged" | wait for copy out 2
 //   own stream           wait for flag 0 | copy out 0 | wait for flag 1 | copy out 1 | wait for flag 2 | copy out 2
@@ -54,9 +57,10 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   ~StagedCall() override;
 
   // Adds a buffer of device memory that the call uses, in the order of `stream` (null: the default stream of that
-  // memory's context). `where`: the properties of that memory. Returns the index of the buffer. Errors:
-  // kInvalidArgument (the stream belongs to another context than the memory), kUnsupported (a captured call that
-  // uses several contexts), those of the driver.
+  // memory's context or, for mapped virtual memory, of the current context). `where`: the properties of that memory.
+  // Returns the index of the buffer. Errors: kInvalidArgument (the stream belongs to another context than the memory,
+  // or no context is current for mapped virtual memory), kUnsupported (a captured call that uses several contexts),
+  // those of the driver.
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
   // The buffers, for planning their copies and for the addresses of the host copies.
   StagedBuffers& buffers() { return buffers_; }
@@ -74,7 +78,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // output then go into the communicator's own stream. After all segments were enqueued, call join(), also if
   // enqueue() failed: it makes the caller's stream wait for these copies. Both functions do nothing if
   // submits_itself() is true, or if the call uses several streams; the segments then run one after another in the
-  // caller's streams. (If settles() is true, the same holds, because streams that wait for each other could hold up
+  // caller's streams. (If settles() is true, do not call them, because streams that wait for each other could hold up
   // other ranks.)
   Status use_own_output_stream();
   Status join();
@@ -87,8 +91,9 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   void settle_later() { settles_ = !captured_; }
   bool settles() const { return settles_; }
   // Waits until the call has ended, well or not, and then puts the copies out into the streams. Has no effect if there
-  // is nothing to copy out, or if it is called a second time. Errors: those of the driver; if the communicator has
-  // failed before the stream came to the call, the error of the communicator.
+  // is nothing to copy out, or if it is called a second time. Errors, after which copies out are missing: those of the
+  // driver, for example because the context is lost; kSystem; if the communicator has failed before the stream came to
+  // the call, the error of the communicator.
   Status settle();
   // Sets the flag for which the streams wait, because the operation has ended or will not be submitted. Any thread
   // may call it.

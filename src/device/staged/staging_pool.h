@@ -1,11 +1,11 @@
-// StagingPool: the resources that the staged calls (staging.h) of one communicator share: pinned host memory,
+// StagingPool: the resources that the staged calls (staging.h) of one communicator share: pinned host memory, streams,
 // events, and the tickets that callbacks of streams receive. Made by HostStaging. Calls and tickets keep it alive,
 // because streams may hold them for longer than the communicator exists. Thread-safe, except that for take(),
 // stream_for() and take_event() the communicator's submission mutex must be held.
 //
-// Memory blocks are windows of the transport, so that peers on this machine can access them in place. A block is
-// reused after its call has ended. Memory that a stream may still use is never freed, and a ticket exists until its
-// callback cannot run any more.
+// Memory blocks are windows of the transport, so that peers on this machine can access them in place. A block is reused
+// after its call has ended. Memory is not freed while a ticket is out or a graph may use it, because a stream may still
+// use it. A ticket exists until its callback cannot run any more.
 #pragma once
 
 #include <array>
@@ -65,7 +65,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // Returns a free event, or makes one. `context` must be the current context.
   Result<cuda::Event> take_event(cuda::CUcontext context);
   void give_back(cuda::CUcontext context, cuda::Event event);
-  // for an event if its context may be lost: the event is not reused, and kept until close()
+  // for an event that a stream may still use, or whose context may be lost: it is not reused, and kept until close()
   void retire(cuda::Event event);
 
   enum class Use : std::uint8_t { kOnce, kInEachReplay };
@@ -78,9 +78,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   static std::shared_ptr<StagedCall> use(Ticket& ticket);
   static void spent(Ticket& ticket);
   void not_handed_out(Ticket& ticket);  // ends a ticket if the driver has refused its callback
-  // Cancels the ticket with this number, because its context is lost and so its callback will not run. Returns
-  // false, without effect, if the callback has already begun, or if there is no such ticket (number 0, or a lasting
-  // ticket).
+  // Cancels the ticket with this number, because its context is lost and so its callback will not run. Returns false,
+  // without effect, if the callback has already begun, or if there is no such ticket (number 0, a lasting ticket, or
+  // one that has ended).
   bool cut(std::uint64_t number);
 
   bool has_graphs();  // whether callbacks of captured calls were handed to the driver
@@ -93,9 +93,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // forgets it.
   void report(const Error& error) noexcept;
   std::optional<Error> take_error();
-  // Waits, at most for `limit`, until no ticket is out, so that no stream uses blocks, and then frees the blocks.
-  // If tickets are still out after that time, all blocks are leaked, and it returns false. Blocks that graphs may
-  // still use are kept until the process exits, which does not change the result.
+  // Waits, at most for `limit`, until no ticket is out, so that no stream uses blocks, and then frees the blocks. If
+  // tickets are still out after that time, all blocks are leaked, and the result is false. Blocks that graphs may still
+  // use are kept until the process exits, which does not change the result.
   bool close(std::chrono::milliseconds limit);
 
  private:
@@ -124,7 +124,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // Tickets with callbacks in streams, by number: at most two for each part of a call in progress ("staged" and
   // "finished").
   std::map<std::uint64_t, std::unique_ptr<Ticket>> out_;
-  std::vector<std::unique_ptr<Ticket>> lasting_;  // tickets of callbacks in graphs: two for each captured call
+  std::vector<std::unique_ptr<Ticket>> lasting_;  // tickets of callbacks in graphs, at most two for each captured call
   std::uint64_t last_number_ = 0;
   std::optional<Error> error_;
   bool closed_ = false;

@@ -166,7 +166,7 @@ class Reader {
     return on;
   }
 
-  // Reads the two TUTTI_* variables on which the meaning of NCCL_* variables depends.
+  // Reads the two TUTTI_* variables on which the results of read() depend.
   Status read_own() {
     Variables own;
     for (const std::string_view name : {"TUTTI_NCCL_VERSION", "TUTTI_SLOTS"}) {
@@ -213,7 +213,7 @@ class Reader {
     if (!pattern && family == SocketFamily::kAny) return {};
     const auto there = host_access_.interfaces();
     if (!there) return there.error();
-    // As in NCCL: with NCCL_SOCKET_FAMILY alone, loopback is used only if no other interface has this family.
+    // As in NCCL: with NCCL_SOCKET_FAMILY alone, docker and virbr are not used, and lo only if no other interface fits.
     const std::string_view wanted = pattern ? std::string_view(*pattern) : "^docker,lo,virbr";
     auto found = filter_interfaces(wanted, family, *there);
     if (found.empty() && !pattern) found = filter_interfaces("lo", family, *there);
@@ -228,7 +228,7 @@ class Reader {
     }
     std::string list;
     for (const InterfaceAddress& one : found) {
-      // The rest of the list may be dropped, because Tutti uses only the first interface that matches.
+      // The rest of the list may be dropped, because Tutti uses only the first address of the list.
       if (list.size() + 1 + one.address.size() > kLongestInterfaces) break;
       list += (list.empty() ? "" : ",") + one.address;
     }
@@ -374,8 +374,8 @@ class Reader {
     }
   }
 
-  // Returns the stricter of the limits in the variables names[0] and names[1], or nothing if neither is set. If
-  // names[1] is not set, names[2], which is a still older name, is used in its place.
+  // Returns the stricter of the limits in the variables names[0] and names[1], or nothing if neither is set. names[2]
+  // is a still older name of names[1], and is used if names[1] is not set.
   std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
                                         const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
     auto taken = take_number(names[0], 1, kMostCtas);

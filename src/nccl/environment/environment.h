@@ -3,8 +3,8 @@
 //
 // The value of a variable comes from the first of these sources that sets it: the environment of the process; the file
 // that NCCL_CONF_FILE names (~/.nccl.conf if that variable is not set); /etc/nccl.conf. An empty variable counts as not
-// set. If a value is invalid, there is a warning, and the default is used or, for a number outside its range, the
-// nearest valid number. If NCCL refuses to start because of a value, Tutti refuses as well. read_settings() depends
+// set. If a value is invalid, there is usually a warning, and the default is used or, for a number outside its range,
+// the nearest valid number. If NCCL refuses to start because of a value, Tutti refuses as well. read_settings() depends
 // only on its arguments. All functions may be called from any thread.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace tutti::nccl {
 // TUTTI_SETUP_TIMEOUT_MS take precedence.
 inline constexpr std::chrono::hours kDefaultTimeout(24);
 inline constexpr std::chrono::minutes kDefaultSetupTimeout(30);
-// The same as TUTTI_* variables.
+// The two default timeouts as TUTTI_* variables.
 inline Variables default_timeouts() {
   const auto text = [](std::chrono::milliseconds timeout) { return std::to_string(timeout.count()); };
   return {{"TUTTI_TIMEOUT_MS", text(kDefaultTimeout)}, {"TUTTI_SETUP_TIMEOUT_MS", text(kDefaultSetupTimeout)}};
@@ -48,12 +48,14 @@ struct EnvironmentSettings {
   // precedence over the entry of the same name.
   Variables overlay;
 
-  // NCCL_COMM_BLOCKING; nothing: not set. If set, ncclConfig_t::blocking is ignored.
+  // NCCL_COMM_BLOCKING; nothing: not set, or invalid. If it has a value, ncclConfig_t::blocking is ignored.
   std::optional<bool> blocking;
-  std::optional<std::int32_t> min_ctas;  // NCCL_MIN_CTAS, or its older names; 1 .. 64; nothing: not set
-  // NCCL_MAX_CTAS, or its older names; 1 .. 64, not less than min_ctas. If set, ncclConfig_t::maxCTAs is ignored.
+  std::optional<std::int32_t> min_ctas;  // NCCL_MIN_CTAS, or its older names; 1 .. 64; nothing: none is used
+  // NCCL_MAX_CTAS, or its older names; 1 .. 64, not less than min_ctas. If it has a value, ncclConfig_t::maxCTAs is
+  // ignored.
   std::optional<std::int32_t> max_ctas;
-  // NCCL_COMM_ID, "host:port": the ranks meet there instead of through the unique id. Empty: not set.
+  // NCCL_COMM_ID, "host:port": the ranks of ncclCommInitRank() and its variants meet there instead of through the
+  // unique id. ncclCommGrow() still uses its unique id. Empty: not set.
   std::string root;
   std::array<Algorithm, 10> algorithms{};        // from NCCL_ALGO, by CollectiveKind; kAuto: Tutti chooses
   std::int32_t version = Config().nccl_version;  // TUTTI_NCCL_VERSION
@@ -61,8 +63,8 @@ struct EnvironmentSettings {
   bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL: TUTTI_* variables are listed as well
 
   std::vector<TakenVariable> taken;
-  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: reason", one for each variable without effect
-  std::vector<std::string> warnings;  // one for each value that was invalid or was changed
+  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: reason", one for each that why_ignored() reports
+  std::vector<std::string> warnings;  // for example for a value that was invalid or was changed
 };
 
 // The functions through which read_settings() uses the system; tests replace them. read_settings() calls `interfaces`
@@ -77,9 +79,10 @@ inline constexpr std::size_t kMostConfBytes = 64 * 1024;  // only the first 64 K
 // The access to the real system.
 SystemAccess this_machine();
 
-// Interprets the variables. Errors (kConfig), in the same cases in which NCCL refuses to start: NCCL_ALGO or
-// NCCL_PROTO with an unknown word, NCCL_COMM_ID that is not an address, NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY that
-// matches no interface. Other errors: an invalid TUTTI_NCCL_VERSION or TUTTI_SLOTS, those of host_access.interfaces().
+// Interprets the variables. Errors (kConfig), in the same cases in which NCCL refuses to start: NCCL_ALGO or NCCL_PROTO
+// that parse_allowed_values() refuses, NCCL_COMM_ID that is not an address, NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY
+// that matches no interface. Other errors: an invalid TUTTI_NCCL_VERSION or TUTTI_SLOTS, those of
+// host_access.interfaces().
 Result<EnvironmentSettings> read_settings(const EnvironmentVariables& environment, const SystemAccess& host_access);
 
 // Logs the result of read_settings() for the user: the version, if NCCL_DEBUG requests it; each warning; and the

@@ -117,8 +117,9 @@ constexpr auto kFamilies = std::to_array<Family>({
     {"LAUNCH_", "Tutti launches the kernels of ranks that share a process together if this is necessary"},
 });
 
-// A variable of NCCL that Tutti knows and ignores. `done` lists the values that request a behaviour that Tutti always
-// has, so that the user need not be told that the variable is ignored. Empty: there is no such value.
+// A variable of NCCL that Tutti knows and ignores. `done` lists the values that request nothing that Tutti does not
+// always do (it may do more), so that the user need not be told that the variable is ignored. Empty: there is no such
+// value.
 struct KnownVariable {
   std::string_view name;  // the name without NCCL_
   std::string_view done;  // values, separated by commas, compared without regard to case

@@ -17,8 +17,8 @@ std::span<const std::string_view> mapped_names();
 bool is_foreign(std::string_view name);
 
 // The reason why the variable `name`, which must not be in mapped_names(), has no effect. The text completes the
-// sentence "NAME=VALUE has no effect: ...". Empty if the value requests a behaviour that Tutti always has, so that
-// there is nothing to report.
+// sentence "NAME=VALUE has no effect: ...". Empty if the value requests nothing that Tutti does not always do, so
+// that there is nothing to report.
 std::string why_ignored(std::string_view name, std::string_view value);
 
 // The value of TUTTI_RDMA_DEVICES that corresponds to `hca`, a value of NCCL_IB_HCA. In NCCL_IB_HCA, each name is a

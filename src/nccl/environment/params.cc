@@ -1,6 +1,6 @@
 // NCCL's parameter functions (ncclParamBind() and others), implemented with parameters.h. A handle is the address of a
 // Parameter of this process, and is valid until the process exits. A text or table that a function returns belongs to
-// the calling thread, and is valid until this thread calls the same function again.
+// the calling thread, and is valid until this thread calls the same function again or ends.
 #include <fmt/format.h>
 
 #include <algorithm>

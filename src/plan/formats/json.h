@@ -1,5 +1,5 @@
-// Reads and writes plans as JSON: version 1 of the format "tutti_plan", described in docs/plan-json.md. Pure
-// functions.
+// Reads and writes plans as JSON: version kPlanFormat (json_words.h) of the format "tutti_plan", described in
+// docs/plan-json.md. Pure functions.
 #pragma once
 
 #include <string>
@@ -24,19 +24,20 @@ struct PlanFile {
 };
 
 // True if the text is UTF-8 of at most `most_bytes` bytes, without control characters and without characters that
-// change the direction of text.
+// change the direction of text or separate lines (printable_bytes() in base/printable.h).
 bool is_label(std::string_view text, std::size_t most_bytes);
 
-// Returns the JSON text, with one line for each step. name and comment must satisfy is_label(). If the plan's
-// channels were built with ChannelBuilder, parse_plan() returns an equal plan. Otherwise it returns a plan with
-// the same steps, which may differ in its lists of ports.
+// Returns the JSON text, with one line for each step. name and comment must satisfy is_label(). If the plan's channels
+// were built with ChannelBuilder, and the plan is within PlanLimits, parse_plan() returns an equal plan. Plans with
+// other channels may come back with other lists of ports, but with the same steps.
 std::string to_json(const PlanFile& file);
 
-// Reads a plan from JSON text and checks its fields. Does not verify the plan: the caller must call verify(). An
-// error in the text contains its position: "line 3, column 7: ..." if the text is not JSON, and otherwise the path
-// of the field, "ranks[2].channels[0].steps[5].receive[0].peer: ...". Needs at most about 10 times as much memory
-// as the text. Errors: kInvalidPlan; kUnsupported if the version of the format is unknown or if the plan exceeds
-// PlanLimits (tutti/plan.h).
+// Reads a plan from JSON text and checks its fields. Does not verify the plan: the caller must call verify(). The
+// message of an error begins with its position, if there is one: "line 3, column 7" if the text is not JSON, and
+// otherwise the path of the field, "ranks[2].channels[0].steps[5].receive[0].peer: ...". For usual plans, needs at most
+// about 10 times as much memory as the text; PlanLimits bounds the memory for all others. Errors: kInvalidPlan;
+// kUnsupported if the version of the format is unknown, or if the text or a list is longer than PlanLimits
+// (tutti/plan.h) allows.
 Result<PlanFile> parse_plan(std::string_view text);
 
 }  // namespace tutti

@@ -230,7 +230,7 @@ std::string_view name_of_other_format(FileFormat kind) {
     case FileFormat::kNcclTopology: return "a topology file of NCCL";
     case FileFormat::kHwlocTopology: return "a topology of hwloc (lstopo)";
     case FileFormat::kXml: return "XML";
-    // Other JSON files may be plans with errors, for which the reader has better error messages.
+    // Other files may be plans with errors, for which the reader has better error messages.
     case FileFormat::kJsonAlgorithm:
     case FileFormat::kTuttiPlan:
     case FileFormat::kJson:

@@ -1,4 +1,4 @@
-// Converts the steps of plans to text, in the notation at the top of plan/plan.h.
+// Converts plans to text, in the notation that text.h describes.
 #include "plan/formats/text.h"
 
 #include <fmt/format.h>

@@ -13,7 +13,8 @@ namespace tutti {
 std::string to_text(const Channel& channel, const Step& step);
 
 // Returns one line for each step of one rank, of the form "rank 2 channel 0: 3: ..." for step 3. If the step waits for
-// step 5 of channel 1, the line ends with " ; after 1:5". Channels without steps have no line.
+// step 5 of channel 1, the line ends with " ; after 1:5", or " ; after 1:5 of the tile before". Channels without steps
+// have no line.
 std::string to_text(const RankPlan& plan, std::uint32_t rank);
 
 // to_text(shape) returns one line that describes the shape. to_text(plan) returns the line of the plan's shape, and

@@ -53,8 +53,8 @@ struct Buffers {
   std::vector<Elements> scratch;
 };
 
-// True if all indices of the channel (chunks, lists, ports, peers) are valid, so that its steps can run without
-// accesses out of bounds.
+// True if each step has an operand, and if all indices of the channel, except those in Channel::after, are valid, so
+// that its steps can run without accesses out of bounds.
 bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
   const auto inside = [&](const Slice& slice) {
     switch (slice.space) {

@@ -1,8 +1,8 @@
-// An independent check of plans: runs a plan over float32 values in a random interleaving. With the verifier it
-// shares only the evaluator (plan/evaluate.h) and the sizes and in-place rules of plan/collective.h. It has no
-// model of sets, orders or clocks, and copies every message, so it also detects plans that an error in the
-// verifier's model would let through. Its sums are rounded, so they depend on the order of the additions: if two
-// plans have the same output bits, they have almost certainly done the same additions in the same order.
+// An independent check of plans: runs a plan over float32 values in a random interleaving. With the verifier it shares
+// only the evaluator (plan/evaluate.h) and the sizes and in-place rules of plan/collective.h. It does not check sets,
+// orders or clocks, and copies every message, so it also detects plans that an error in the verifier's model would let
+// through. Its sums are rounded, so they depend on the order of the additions: if two plans have the same output bits,
+// they have almost certainly done the same additions in the same order.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct InterpretOptions {
   std::vector<std::vector<std::uint32_t>>* orders = nullptr;
 };
 
-// Runs options.calls calls of options.tiles tiles. Returns the outputs of all ranks, calls, tiles and chunks (the
-// rank varies slowest), with a few elements for each chunk. In a step with Step::completes, the value is divided
-// by a constant, so that a wrong flag changes the result. Errors: kInvalidPlan if the plan has an invalid index,
-// deadlocks, or leaves a message that is not received.
+// Runs options.calls calls of options.tiles tiles. Returns the outputs of all ranks, calls, tiles and chunks (the rank
+// varies slowest), with a few elements for each chunk. In a step with Step::completes, the value is divided by a
+// constant, so that a wrong flag changes the result. Errors: kInvalidPlan if the plan cannot run to its end (for
+// example because of an invalid index or a deadlock), or leaves a message that is not received.
 Result<std::vector<float>> interpret(const Plan& plan, const InterpretOptions& options);
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
-// Race detection similar to FastTrack. For each location, the last write is stored as one epoch (a thread and the
-// value of its own clock entry) instead of a whole clock. The last read is also stored as one epoch, as long as
-// all reads since that write are ordered among each other. Source: C. Flanagan, S. N. Freund, "FastTrack:
-// efficient and precise dynamic race detection", PLDI 2009.
+// Race detection similar to FastTrack. For each location, the last write is stored as one epoch (a thread and the value
+// of its own clock entry) instead of a whole clock. The last read is also stored as one epoch, until two reads without
+// a write in between are not ordered; from then on, the location has a list of reads. Source: C. Flanagan, S. N.
+// Freund, "FastTrack: efficient and precise dynamic race detection", PLDI 2009.
 #include "plan/verify/races.h"
 
 #include <fmt/format.h>

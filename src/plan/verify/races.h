@@ -33,8 +33,8 @@ struct TileIndex {
 std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint32_t tiles);
 std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at);
 
-// The detector. A thread is one channel of one rank (structure.h). The class has 41 methods and members, because
-// it keeps the clocks of threads, messages and locations, and has one method for each type of access.
+// The detector. A thread is one channel of one rank (structure.h). The class has more than 40 methods and members,
+// because it keeps the clocks of threads, messages and locations, and has one method for each type of access.
 class Races {
  public:
   // `slots` is the number of messages that a connection can hold. `rules` is the result of message_rules(). The
@@ -65,8 +65,8 @@ class Races {
   struct Location {
     Access write;
     Access read;  // the latest read since `write`; unused if `many` is not 0
-    // If several reads since `write` are not ordered among each other: 1 + index of their list in read_sets_.
-    // Otherwise 0.
+    // 0 as long as the reads between two writes were always ordered among each other. Afterwards: 1 + index in
+    // read_sets_ of the list of the latest reads since `write`.
     std::uint32_t many = 0;
     std::uint32_t writes = 0;  // number of writes so far
   };

@@ -134,7 +134,7 @@ class Run {
   // Indexed by thread: the threads that wait for its steps (After). Empty if no step of the plan waits.
   std::vector<std::vector<std::uint32_t>> waiters_;
   std::vector<std::uint32_t> ready_;  // threads that may be able to run; the last one added is taken first
-  // The ranks of which the current step has received the last published message that was not received yet.
+  // The ranks whose last outstanding published message the current step has received.
   std::vector<std::uint32_t> drained_;
   std::optional<Error> error_;
   VerifyReport counts_;

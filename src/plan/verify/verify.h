@@ -52,7 +52,7 @@ struct VerifyReport {
 //
 // Errors: kInvalidPlan if one of these properties does not hold; if the fault is in one step, the message names the
 // rank, channel and step. kUnsupported if the vector clocks would need more than 2 GiB, because the plan has too many
-// channels.
+// channels, or too many messages under way at the same time.
 Result<VerifyReport> verify(const Plan& plan, const VerifyOptions& options = {});
 
 // Calls verify() for all four combinations of in_place and windows, with two tiles and two calls. Returns the sum
