@@ -19,7 +19,7 @@ cores() { nproc 2>/dev/null || echo 1; }
 # The presets that the scripts accept. Their build folders are build/<preset>, and build/release for demo.
 is_preset() {
   case $1 in
-    dev | release | demo | asan | tsan | quick-asan | quick-tsan | cuda | fuzz | trace) return 0 ;;
+    dev | release | demo | asan | tsan | quick-asan | quick-tsan | quick-fuzz | cuda | fuzz | trace) return 0 ;;
     *) return 1 ;;
   esac
 }

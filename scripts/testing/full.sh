@@ -47,8 +47,6 @@ part_gpu_bundle() {
     scripts/gpu-torch --rounds 1 build/gpu-torch.md || true
 }
 
-# The tests of the parts that use this mostly wait, for other processes or for deadlines, so four per core run at once.
-waiting() { echo $((4 * $(cores))); }
 part_long() {
   build dev || return 1
   run_ctest dev -j "$(waiting)" -L '^processes_long$' -E '^reliability|^Long\..*Sweep\.'

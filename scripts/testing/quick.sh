@@ -24,10 +24,12 @@ asan_programs=(base_test kernels_test transports_test tcp_test executor_test job
 asan_folders=(base kernels transports executor job membership engine selection communicator)
 tsan_programs=(transports_test executor_test job_test engine_test selection_test communicator_test)
 tsan_folders=(transports executor job engine selection communicator)
-# Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types or text.
+# Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types or text, or
+# wait for a deadline most of the time.
 # The quick run runs them without a sanitizer, and --full with both, except for the repetitions that full.sh names.
 asan_leaves='Consensus.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
 asan_leaves+='|ShmMailboxes.DisagreementWith|Simulated\.(Reg|More)'
+asan_leaves+='|EveryTypeAndOp/Targets.*_(min|max|prod|avg)|ASendBehindOthersHasTime|ARootAheadOfALateReader'
 # From the sweeps over failed allocations, only each type of call over TCP is kept, to find leaks.
 asan_leaves+='|(Slow|Lasting)/Alloc|Once/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 tsan_leaves="$asan_leaves|(Device|Mapped)Windows.*With0With0With1|EveryTypeAndOperation|Direct.GivesTheBits"
@@ -35,6 +37,9 @@ tsan_leaves+='|DirectKinds.GiveTheBits|AllReduceRanks.*/2|ThreadsShare.*/Mixed|A
 tsan_leaves+='|Deadline.NamesTheRank|TilesAreMany|SamePlanGives|RandomDisagreements|TakesTurnsWith'
 # The fuzzers that need only a small part of the library; the others take minutes to build.
 quick_fuzzers=(plan_json_fuzzer recording_fuzzer topology_xml_fuzzer)
+
+# How many tests run at once in parts whose tests wait half of the time or more, for other processes or for deadlines.
+waiting() { echo $((4 * $(cores))); }
 
 part_setup() {
   "$root/scripts/setup" --tests || die "packages for the tests are missing"
@@ -66,7 +71,7 @@ start_background_builds() {
   setsid nice -n 19 bash -c 'echo 19 2>/dev/null >/proc/self/autogroup
     "$0" quick-asan '"${asan_programs[*]}"'
     "$0" quick-tsan '"${tsan_programs[*]}"'
-    "$0" fuzz '"${quick_fuzzers[*]}" "$root/scripts/build" >build/background.log 2>&1 &
+    "$0" quick-fuzz '"${quick_fuzzers[*]}" "$root/scripts/build" >build/background.log 2>&1 &
   background_builds=$!
   trap 'kill -- "-$background_builds" 2>/dev/null || true' EXIT
 }
@@ -136,21 +141,22 @@ sanitize() {
   build dev tutti_model || return 1  # includes the libraries that these presets take from dev
   build "$preset" "${programs[@]}" || return 1
   for folder in "${folders[@]}"; do
-    run_ctest "$preset/tests/$folder" -L '^units$' -E "$left"
+    run_ctest "$preset/tests/$folder" -j "$(waiting)" -L '^units$' -E "$left"
   done
 }
 
 # Runs a few libFuzzer targets for a few seconds. The seed is always the same, so that a change of the result is
 # caused by the change of the code.
-part_fuzz() { fuzz "${quick_fuzzers[*]}" --seconds 5 --seed 1; }
+part_fuzz() { fuzz "${quick_fuzzers[*]}" --quick --seconds 5 --seed 1; }
 
-what_fuzz_found() { grep -E 'runtime error|ERROR|SUMMARY|Test unit' "build/fuzz/$1.log"; }
+what_fuzz_found() { grep -E 'runtime error|ERROR|SUMMARY|Test unit' "$1"; }
 
 # fuzz "TARGET..." OPTIONS...: runs each target with these options of scripts/fuzz.
 fuzz() {
-  local target targets status
+  local target targets status dir=build/fuzz
   read -ra targets <<<"$1"
   shift
+  if [ "$1" = --quick ]; then dir=build/quick-fuzz; fi
   "$root/scripts/setup" --fuzz --without-train || say 'clang cannot be installed: nothing is fuzzed'
   for target in "${targets[@]}"; do
     status=0
@@ -158,7 +164,7 @@ fuzz() {
     case $status in
       0) count_pass ;;
       77) count_skip "scripts/fuzz $target" 'there is no clang++ that can link fuzzers' ;;
-      *) count_fail "scripts/fuzz $target"$'\n'"$(what_fuzz_found "$target")" ;;
+      *) count_fail "scripts/fuzz $target"$'\n'"$(what_fuzz_found "$dir/$target.log")" ;;
     esac
   done
 }

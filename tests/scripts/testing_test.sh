@@ -54,9 +54,18 @@ a_failed_part_fails_the_run_and_is_named() {
   touch good
   run_test
   expect_status 0
-  expect_line '^good +0 s of +60 s   1 passed, 0 failed, 0 skipped$'
+  expect_line '^good +0 s of +60 s, processor +0 s   1 passed, 0 failed, 0 skipped$'
   expect_line '^slow .* OVER BUDGET$'
   expect_line '^4 passed, 0 failed, 0 skipped$'
+}
+
+the_processor_time_of_a_part_is_reported() {
+  printf '%s\n' 'full_parts=(slow:0 busy:1)' \
+    "part_busy() { bash -c 'ulimit -t 2; while :; do :; done' || count_pass; }" >>scripts/testing/full.sh
+  run_test --parts busy,slow
+  expect_status 0
+  expect_line '^busy +[0-9]+ s of +60 s, processor +2 s'
+  expect_line '^slow .*, processor +0 s '
 }
 
 a_part_that_is_left_out_fails_the_run() {
