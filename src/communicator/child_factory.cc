@@ -22,7 +22,7 @@ namespace {
 constexpr std::int32_t kMostRanks = 65535;
 
 // The data that each rank contributes to the first round of a split(). It is sent as raw bytes, which is safe because
-// its fields have fixed widths and all ranks of a job run the same build.
+// its fields have fixed widths and all ranks of a job run the same version of Tutti.
 struct SplitRequest {
   std::int32_t colour = 0;
   std::int32_t key = 0;
@@ -212,8 +212,10 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
     return blobs;
   };
   auto child = make_child(chosen, among);
-  // A last round, so that a rank has its new communicator only if all ranks have one. All ranks reach this round,
-  // because every path through make_child() has the same number of rounds.
+  // After a failed round, SurvivorRendezvous fails all further ones, and no rank waits for them.
+  if (!child && !round_errors.empty()) return in_parent_ranks(chosen, std::move(child).error(), round_errors);
+  // A last round, so that a rank has its new communicator only if all ranks have one, unless the last message is lost.
+  // All ranks reach this round, because every path through make_child() has the same number of rounds.
   auto all = gather_or_fail(among, child ? Result<std::string>(std::string()) : child.error());
   if (all) return child;
   return in_parent_ranks(chosen, all.error(), round_errors);
