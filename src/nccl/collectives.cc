@@ -97,11 +97,6 @@ ncclResult_t transfer(const char* function, GroupCall::CallType kind, const void
   return run_call(function, std::move(one));
 }
 
-template <class Body>
-ncclResult_t guarded_in_group(Body&& body) noexcept {
-  return guarded([&] { return in_group(body()); });
-}
-
 }  // namespace
 
 TUTTI_NCCL(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,

@@ -21,8 +21,8 @@
 namespace tutti::nccl {
 namespace {
 
-// All communicators that exist, by handle. The table is global because NCCL's functions receive a handle and nothing
-// else.
+// The communicators with a valid handle, by handle. The table is global because NCCL's functions receive a handle and
+// nothing else.
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<ncclComm_t, CommPtr> comms;
@@ -54,7 +54,7 @@ std::vector<Lane> lanes_of(const std::vector<Job>& jobs) {
   return lanes;
 }
 
-// The first job of a lane decides for all of them.
+// The first job of a lane decides for all jobs of the lane.
 bool is_blocking(const Lane& lane) { return lane.front().comm->settings.blocking; }
 
 std::vector<CommPtr> comms_of(const Lane& lane) {
@@ -80,8 +80,8 @@ AsyncError async_error_of(ncclResult_t result, const char* message) noexcept {
   return error;
 }
 
-// Stores the error of a background job in the job's communicators, because the function that started the job has
-// already returned. ncclCommGetAsyncError() reports the error.
+// Stores the error of a job in the job's communicators, so that ncclCommGetAsyncError() reports it. Jobs in the
+// background need this, because the function that started the job has already returned.
 void record_job_error(const Job& job, ncclResult_t result) noexcept {
   for (const CommPtr& comm : {job.comm, job.parent}) {
     if (comm == nullptr) continue;
@@ -90,15 +90,15 @@ void record_job_error(const Job& job, ncclResult_t result) noexcept {
   }
 }
 
-// Ends a job that cannot run. If it was to create a communicator, that has failed.
+// Ends a job that cannot run. If the job was to create a communicator, marks this communicator as failed.
 void give_up(const Job& job, const Error& error) noexcept {
   mark_failed(*job.comm, error);
   count_job(job, -1);
 }
 
 // Runs the jobs of a lane one after the other, all of them even if one fails. Passes each error to `failed`, while
-// last_error() is its message. `waited_for`: a caller waits for the lane and gets its first error. Otherwise errors are
-// recorded for ncclCommGetAsyncError().
+// last_error() is its message. `waited_for`: a caller waits for the lane and gets its first error. If it is false, or
+// if the communicator of the job is nonblocking, errors are also recorded for ncclCommGetAsyncError().
 void run_lane(const Lane& lane, bool waited_for, const std::function<void(ncclResult_t)>& failed) noexcept {
   for (const Job& job : lane) {
     const ncclResult_t result = guarded(job.body);
@@ -115,8 +115,8 @@ void run_lane(const Lane& lane, bool waited_for, const std::function<void(ncclRe
 
 // The number of fork() calls that led to this process since the first communicator was created: fork() increments the
 // counter in the child, not in the parent. A Comm stores the value at its creation. If the value differs later, this
-// process is a forked child of the Comm's process. Asking the system for the process id instead would cost each call
-// more than all other checks together.
+// process is a forked child of the Comm's process. Asking the system for the process id instead would cost each call a
+// system call.
 std::atomic<int>& forks() {
   static std::atomic<int> count{0};
   static const int watched = pthread_atfork(nullptr, nullptr, [] { ++forks(); });
@@ -192,7 +192,7 @@ ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
   }
   communicator = *std::move(made);
   phase = Phase::kReady;
-  if (aborted) communicator->abort();
+  if (aborted && communicator != nullptr) communicator->abort();
   return ncclSuccess;
 }
 
@@ -224,7 +224,7 @@ ncclResult_t Comm::state() {
     if (communicator == nullptr) return ncclSuccess;
     works = pending;
   }
-  // Work::test() is not used, because it may block: it opens connections, and after an error it waits for peers.
+  // Work::test() is not used, because it takes part in the communication, and may block after an operation has failed.
   std::vector<std::shared_ptr<Work>> ended;
   for (const auto& work : works) {
     if (!detail::has_ended(*work)) continue;
@@ -317,7 +317,7 @@ ncclResult_t run_jobs(std::vector<Job> jobs) {
   const auto failed = [&](ncclResult_t result, const char* message) noexcept {
     const std::scoped_lock lock(mutex);
     if (first.result == ncclSuccess) first = async_error_of(result, message);
-    // Stops all set-ups that are in progress, because they may wait for the job that failed.
+    // Stops the set-ups by detail::create() that have not ended, because they may wait for the job that failed.
     for (const Job& job : jobs) *job.comm->stop = *job.comm->stop || job.comm->is_creating();
   };
   const auto run = [&](const Lane& lane) noexcept {

@@ -75,19 +75,19 @@ Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& ch
 }  // namespace
 
 TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_output("ncclCommSplit", newcomm); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommSplit", newcomm); right != ncclSuccess) return right;
     *newcomm = nullptr;
     if (const ncclResult_t ready = find_parent(comm, "ncclCommSplit", &parent); ready != ncclSuccess) {
-      return in_group(ready);
+      return ready;
     }
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
-      return in_group(fail(ncclInvalidArgument,
-                           fmt::format("ncclCommSplit: colour {} is negative and not NCCL_SPLIT_NOCOLOR", color)));
+      return fail(ncclInvalidArgument,
+                  fmt::format("ncclCommSplit: colour {} is negative and not NCCL_SPLIT_NOCOLOR", color));
     }
     auto settings = settings_with(parent->settings, config);
-    if (!settings) return in_group(fail(settings.error()));
+    if (!settings) return fail(settings.error());
     // Shared by the table of communicators and the calls that use the Comm.
     const auto child = std::make_shared<Comm>(-1, 0, parent->device, *settings);
     const auto body = [parent, child, color, key] { return take_child(*child, split(*parent, color, key)); };
@@ -98,30 +98,29 @@ TUTTI_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclCom
 
 TUTTI_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
            ncclConfig_t* config, int shrinkFlags) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_output("ncclCommShrink", newcomm); right != ncclSuccess)
-      return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommShrink", newcomm); right != ncclSuccess) return right;
     *newcomm = nullptr;
     if (shrinkFlags != NCCL_SHRINK_DEFAULT && shrinkFlags != NCCL_SHRINK_ABORT) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommShrink: flags {} are not valid", shrinkFlags)));
+      return fail(ncclInvalidArgument, fmt::format("ncclCommShrink: flags {} are not valid", shrinkFlags));
     }
     if (excludeRanksCount < 0 || (excludeRanksCount > 0 && excludeRanksList == nullptr)) {
-      return in_group(fail(ncclInvalidArgument, "ncclCommShrink: the list of ranks is null or of negative length"));
+      return fail(ncclInvalidArgument, "ncclCommShrink: the list of ranks is null or of negative length");
     }
     const bool stops = shrinkFlags == NCCL_SHRINK_ABORT;
     const ncclResult_t found =
         stops ? find(comm, "ncclCommShrink", &parent) : find_parent(comm, "ncclCommShrink", &parent);
-    if (found != ncclSuccess) return in_group(found);
+    if (found != ncclSuccess) return found;
     const bool made = [&] {
       const std::scoped_lock lock(parent->mutex);
       return parent->communicator != nullptr;
     }();
     if (!made) {
-      return in_group(fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made"));
+      return fail(ncclInvalidUsage, "ncclCommShrink: the communicator was never made");
     }
     auto settings = settings_with(parent->settings, config);
-    if (!settings) return in_group(fail(settings.error()));
+    if (!settings) return fail(settings.error());
     if (stops) parent->abort();
     const std::vector<std::int32_t> excluded(excludeRanksList, excludeRanksList + excludeRanksCount);
     // Shared by the table of communicators and the calls that use the Comm.
@@ -144,8 +143,8 @@ TUTTI_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueI
                     "ncclCommGetUniqueId: the id given out last was not used yet: call ncclCommGrow() with it first");
       }
     }
-    // Also if NCCL_COMM_ID is set, because at that address the ranks of the parent have met. ncclGetUniqueId() would
-    // return an id without an address then.
+    // Creates an id with a rendezvous server even if NCCL_COMM_ID is set, because the address in that variable was used
+    // for the set-up of another communicator. (ncclGetUniqueId() returns zeros if the variable is set.)
     if (const ncclResult_t made = make_id(parent->settings, uniqueId); made != ncclSuccess) return made;
     const std::scoped_lock lock(parent->mutex);
     std::memcpy(parent->growth.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
@@ -155,37 +154,36 @@ TUTTI_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueI
 
 TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank,
            ncclComm_t* newcomm, ncclConfig_t* config) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr parent;
-    if (const ncclResult_t right = check_output("ncclCommGrow", newcomm); right != ncclSuccess) return in_group(right);
+    if (const ncclResult_t right = check_output("ncclCommGrow", newcomm); right != ncclSuccess) return right;
     *newcomm = nullptr;
     if (comm != nullptr) {
       if (const ncclResult_t ready = find_ready(comm, "ncclCommGrow", &parent); ready != ncclSuccess) {
-        return in_group(ready);
+        return ready;
       }
       if (rank != -1) {
-        return in_group(fail(ncclInvalidArgument,
-                             fmt::format("ncclCommGrow: rank {} for a rank that keeps its own: give -1", rank)));
+        return fail(ncclInvalidArgument,
+                    fmt::format("ncclCommGrow: rank {} for a rank that keeps its own: give -1", rank));
       }
     } else if (uniqueId == nullptr) {
-      return in_group(fail(ncclInvalidArgument, "ncclCommGrow: a new rank needs the unique id"));
+      return fail(ncclInvalidArgument, "ncclCommGrow: a new rank needs the unique id");
     }
     const int old_ranks = parent == nullptr ? 0 : parent->ranks;
     const int own = parent == nullptr ? rank : parent->rank;
     if (nRanks <= old_ranks || own < 0 || own >= nRanks) {
-      return in_group(
-          fail(ncclInvalidArgument, fmt::format("ncclCommGrow: rank {} of {} ranks, of which {} exist: "
-                                                "give more ranks, and give new ranks the numbers after them",
-                                                own, nRanks, old_ranks)));
+      return fail(ncclInvalidArgument, fmt::format("ncclCommGrow: rank {} of {} ranks, of which {} exist: "
+                                                   "give more ranks, and give new ranks the numbers after them",
+                                                   own, nRanks, old_ranks));
     }
     const auto base = environment_settings();
-    if (!base) return in_group(fail(base.error()));
+    if (!base) return fail(base.error());
     auto settings = settings_with(parent == nullptr ? **base : parent->settings, config);
-    if (!settings) return in_group(fail(settings.error()));
+    if (!settings) return fail(settings.error());
     std::optional<UniqueId> id;
     if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));
     auto device = parent == nullptr ? RankDevice::of_this_thread() : parent->device;
-    if (!device) return in_group(fail(device.error()));
+    if (!device) return fail(device.error());
     // Shared by the table of communicators and the calls that use the Comm.
     const auto child = std::make_shared<Comm>(own, nRanks, *device, *settings);
     *newcomm = add_to_table(child);

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/exceptions.h"
 #include "nccl/api.h"
 #include "nccl/estimate.h"
 #include "nccl/scalar.h"
@@ -131,8 +132,9 @@ void mark_failed(const OpenGroup& ended) {
 }
 
 // Runs the outermost group of this thread: first the jobs (for example the creation of communicators), then the
-// collectives, sends and receives, then puts and signals, then waits for signals. Stops at the first error. If a call
-// was refused when it was added to the group, nothing runs, and that error is returned.
+// collectives, sends and receives, then puts and signals, then waits for signals. After an error in one of these stages
+// the later stages do not run. If a call was refused when it was added to the group, nothing runs, and that error is
+// returned.
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
   if (ended.error != ncclSuccess) {
@@ -178,10 +180,10 @@ ncclResult_t run_one_sided(OneSided one) {
   return ncclSuccess;
 }
 
-ncclResult_t in_group(ncclResult_t result) {
+ncclResult_t in_group(ncclResult_t result) noexcept {
   if (group_is_open() && result != ncclSuccess && result != ncclInProgress && group.error == ncclSuccess) {
     group.error = result;
-    group.message = last_error();
+    runs_through([] { group.message = last_error(); });  // there may be no memory for the message
   }
   return result;
 }

@@ -1,18 +1,21 @@
 // Groups: the calls that a thread makes between ncclGroupStart() and the matching ncclGroupEnd() are collected here
 // and started together by ncclGroupEnd(). Each thread has its own open group, as NCCL's interface requires. At the end
 // of a group, its jobs run first (for example the creation of communicators), at the same time if they have no
-// communicator in common; then its calls, all at the same time; then its one-sided calls, one after the other.
+// communicator in common; then its calls, all at the same time; then its one-sided calls, one after the other. Jobs of
+// nonblocking communicators are only started first, and continue in the background.
 //
-// Calls on host memory: if the communicator is blocking, the call has finished when the function, or ncclGroupEnd(),
-// returns. If the communicator is nonblocking, or any communicator of the group's calls is, the call continues, and
-// ncclCommGetAsyncError() reports its end. Calls on device memory are enqueued in their streams.
+// Collectives, sends and receives on host memory: if the communicator, or in a group every communicator of the group's
+// calls, is blocking, the call has finished when the function, or ncclGroupEnd(), returns. Otherwise the call continues
+// in the background, and ncclCommGetAsyncError() reports its end. Calls on device memory are enqueued in their streams.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "nccl.h"
+#include "nccl/api.h"
 #include "nccl/comm.h"
 #include "tutti/communicator.h"
 
@@ -39,16 +42,24 @@ struct OneSided {
 // Whether this thread has called ncclGroupStart() without the matching ncclGroupEnd() yet.
 bool group_is_open();
 
-// Run the operation now if this thread has no open group; otherwise add it to the open group, and return ncclSuccess.
-// The group's end then runs the operation. `function` is the name for error messages.
+// Run the operation now if this thread has no open group; otherwise add it to the open group, which runs the operation
+// at its end, and return ncclSuccess. run_call() returns ncclInvalidUsage if the group is full. `function` is the name
+// for error messages.
 ncclResult_t run_call(const char* function, GroupCall call);
 ncclResult_t run_job(Job job);
 // At the end of a group, puts and signals run before waits, so that two ranks that each put and wait do not wait for
 // each other.
 ncclResult_t run_one_sided(OneSided one);
 
-// Every function that is allowed in a group returns its result through this function. If a group is open, the first
-// error is stored, and ncclGroupEnd() returns it without running the group.
-ncclResult_t in_group(ncclResult_t result);
+// If a group is open and `result` is its first error, stores it, so that ncclGroupEnd() returns it without running the
+// group. Returns `result`.
+ncclResult_t in_group(ncclResult_t result) noexcept;
+
+// The wrapper of the functions that create, change or destroy communicators, register windows or make calls (except
+// ncclCommInitAll(), which is not part of a group): guarded() and in_group().
+template <class Body>
+ncclResult_t guarded_in_group(Body&& body) noexcept {
+  return in_group(guarded(std::forward<Body>(body)));
+}
 
 }  // namespace tutti::nccl

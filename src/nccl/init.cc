@@ -22,16 +22,16 @@
 namespace tutti::nccl {
 namespace {
 
-// How long the rendezvous server of a unique id waits for the first rank: as long as the first rank would wait for the
-// others, because rank 0 may be late as well.
+// How long the rendezvous server of a unique id waits for the first rank: by default as long as the first rank then
+// waits for the others, because every rank may be late.
 constexpr std::chrono::minutes kIdTimeout = kDefaultSetupTimeout;
 
 static_assert(sizeof(ncclUniqueId) == sizeof(UniqueId));
 
-// The network interface on which the ranks meet: TUTTI_INTERFACE if it is set. Otherwise loopback if the launcher
-// reports that all ranks are on this machine, or names this machine's loopback address as rank 0's. Otherwise the
-// address that other machines can reach, because NCCL programs expect to run on several machines without any setting.
-// Loopback if there is no such address.
+// The network interface, or its address, on which the ranks meet: TUTTI_INTERFACE if it is set or follows from
+// NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY. Otherwise loopback if the launcher reports that all ranks are on this
+// machine, or names this machine's loopback address as rank 0's. Otherwise the address that other machines can reach,
+// because NCCL programs expect to run on several machines without any setting. Loopback if there is no such address.
 Result<std::string> rendezvous_interface(const Settings& settings) {
   const Variables variables = with_defaults(environment_variables(), settings.defaults);
   for (const auto& [name, value] : variables) {
@@ -113,7 +113,7 @@ ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t
     remove_from_table(made);
     *comm = nullptr;
   }
-  return in_group(result);
+  return result;
 }
 
 ncclResult_t make_id(const Settings& settings, ncclUniqueId* id) {
@@ -140,29 +140,29 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
-  return guarded([&] { return in_group(init_rank("ncclCommInitRank", comm, nranks, commId, rank, nullptr)); });
+  return guarded_in_group([&] { return init_rank("ncclCommInitRank", comm, nranks, commId, rank, nullptr); });
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
            ncclConfig_t* config) {
-  return guarded([&] { return in_group(init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config)); });
+  return guarded_in_group([&] { return init_rank("ncclCommInitRankConfig", comm, nranks, commId, rank, config); });
 }
 
 TUTTI_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
            ncclUniqueId* commIds, ncclConfig_t* config) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     if (const ncclResult_t right = check_ranks("ncclCommInitRankScalable", newcomm, nranks, myrank);
         right != ncclSuccess) {
-      return in_group(right);
+      return right;
     }
     if (nId < 1 || nId > nranks || commIds == nullptr) {
-      return in_group(
-          fail(ncclInvalidArgument,
-               fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks)));
+      return fail(
+          ncclInvalidArgument,
+          fmt::format("ncclCommInitRankScalable: {} ids for {} ranks: give 1 to as many as ranks", nId, nranks));
     }
     // One rendezvous server is enough for any number of ranks. All ranks pass the ids in the same order, so all use
     // the first.
-    return in_group(init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config));
+    return init_rank("ncclCommInitRankScalable", newcomm, nranks, commIds[0], myrank, config);
   });
 }
 

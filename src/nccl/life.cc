@@ -1,5 +1,5 @@
 // The functions that finalize, destroy, abort, revoke, suspend and resume a communicator, and those that return its
-// properties.
+// properties and its asynchronous error.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,7 +12,8 @@
 namespace tutti::nccl {
 namespace {
 
-// Waits for the calls on host memory that a nonblocking communicator still runs. Returns the first error.
+// Waits for the calls that still run in the background (Comm::pending). Returns the error of the first call in this
+// list that failed.
 Status finish_pending(Comm& comm) {
   std::vector<std::shared_ptr<Work>> works;
   {
@@ -27,8 +28,8 @@ Status finish_pending(Comm& comm) {
   return first;
 }
 
-// The job of ncclCommFinalize() and of ncclCommDestroy(): waits for the communicator's calls and puts, and then
-// finalizes it.
+// The job of ncclCommFinalize() and of ncclCommDestroy(): waits for the communicator's calls and, unless one of these
+// failed, for its puts. Then finalizes it.
 ncclResult_t finalize(Comm& comm) {
   Status finished = finish_pending(comm);
   std::shared_ptr<Windows> windows;
@@ -65,9 +66,9 @@ DestroyAction destroy_action_of(Comm& comm) {
   return comm.jobs_running > 0 ? DestroyAction::kRefuse : DestroyAction::kFinalize;
 }
 
-// For a forked child that destroys or aborts a communicator of its parent process: removes the handle from the table
-// and leaks the Comm. Returns false, and does nothing, if the handle is invalid or the communicator belongs to this
-// process.
+// For a forked child that destroys or aborts a communicator of its parent process, or of an earlier one: removes the
+// handle from the table and leaks the Comm. Returns false, and does nothing, if the handle is invalid or the
+// communicator belongs to this process.
 bool leak_inherited(ncclComm_t handle) {
   CommPtr comm;
   if (find(handle, "", &comm) == ncclSuccess || comm == nullptr) return false;
@@ -89,26 +90,26 @@ ncclResult_t answer(const char* function, ncclComm_t comm, Value* place, Value C
 }  // namespace
 
 TUTTI_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
     if (const ncclResult_t ready = find_ready(comm, "ncclCommFinalize", &found); ready != ncclSuccess) {
-      return in_group(ready);
+      return ready;
     }
-    return in_group(run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }}));
+    return run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
   });
 }
 
 TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
     if (comm == nullptr) return ncclSuccess;  // as in NCCL
     if (leak_inherited(comm)) return ncclSuccess;
-    if (const ncclResult_t there = find(comm, "ncclCommDestroy", &found); there != ncclSuccess) return in_group(there);
+    if (const ncclResult_t there = find(comm, "ncclCommDestroy", &found); there != ncclSuccess) return there;
     const DestroyAction action = destroy_action_of(*found);
     if (action == DestroyAction::kRefuse) {
-      return in_group(fail(ncclInvalidArgument,
-                           "ncclCommDestroy: an earlier call on this communicator is still in progress: ask "
-                           "ncclCommGetAsyncError() until it is ncclSuccess, or call ncclCommAbort()"));
+      return fail(ncclInvalidArgument,
+                  "ncclCommDestroy: an earlier call on this communicator is still in progress: ask "
+                  "ncclCommGetAsyncError() until it is ncclSuccess, or call ncclCommAbort()");
     }
     remove_from_table(found);
     if (action == DestroyAction::kAbort) found->abort();
@@ -117,16 +118,16 @@ TUTTI_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
         run_job({.comm = found, .parent = nullptr, .body = [found] { return finalize(*found); }});
     // ncclInProgress is replaced by ncclSuccess: the handle is invalid now, so the program could not ask when the job
     // has ended.
-    return in_group(begun == ncclInProgress ? ncclSuccess : begun);
+    return begun == ncclInProgress ? ncclSuccess : begun;
   });
 }
 
 TUTTI_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
     if (comm == nullptr) return ncclSuccess;  // as in NCCL
     if (leak_inherited(comm)) return ncclSuccess;
-    if (const ncclResult_t there = find(comm, "ncclCommAbort", &found); there != ncclSuccess) return in_group(there);
+    if (const ncclResult_t there = find(comm, "ncclCommAbort", &found); there != ncclSuccess) return there;
     remove_from_table(found);
     found->abort();
     return ncclSuccess;
@@ -134,19 +135,19 @@ TUTTI_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
 }
 
 TUTTI_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
-    if (const ncclResult_t there = find(comm, "ncclCommRevoke", &found); there != ncclSuccess) return in_group(there);
+    if (const ncclResult_t there = find(comm, "ncclCommRevoke", &found); there != ncclSuccess) return there;
     if (revokeFlags != NCCL_REVOKE_DEFAULT) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("ncclCommRevoke: flags {} are not 0", revokeFlags)));
+      return fail(ncclInvalidArgument, fmt::format("ncclCommRevoke: flags {} are not 0", revokeFlags));
     }
     {
       const std::scoped_lock lock(found->mutex);
       if (found->communicator == nullptr) {
-        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet"));
+        return fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was not made yet");
       }
       if (found->phase == Phase::kFinalized) {
-        return in_group(fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was finalized"));
+        return fail(ncclInvalidUsage, "ncclCommRevoke: the communicator was finalized");
       }
       found->phase = Phase::kRevoked;
     }
@@ -182,14 +183,13 @@ TUTTI_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
 }
 
 TUTTI_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
     if (const ncclResult_t ready = find_ready(comm, "ncclCommSuspend", &found); ready != ncclSuccess) {
-      return in_group(ready);
+      return ready;
     }
     if (flags != NCCL_SUSPEND_MEM) {
-      return in_group(
-          fail(ncclInvalidArgument, fmt::format("ncclCommSuspend: flags {} are not NCCL_SUSPEND_MEM", flags)));
+      return fail(ncclInvalidArgument, fmt::format("ncclCommSuspend: flags {} are not NCCL_SUSPEND_MEM", flags));
     }
     const auto body = [found] {
       const Status suspended = found->communicator->suspend();
@@ -198,18 +198,18 @@ TUTTI_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
       if (found->phase == Phase::kReady) found->phase = Phase::kSuspended;
       return ncclSuccess;
     };
-    return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
+    return run_job({.comm = found, .parent = nullptr, .body = body});
   });
 }
 
 TUTTI_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
-    if (const ncclResult_t there = find(comm, "ncclCommResume", &found); there != ncclSuccess) return in_group(there);
+    if (const ncclResult_t there = find(comm, "ncclCommResume", &found); there != ncclSuccess) return there;
     {
       const std::scoped_lock lock(found->mutex);
       if (found->phase != Phase::kSuspended || found->jobs_running > 0) {
-        return in_group(fail(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended"));
+        return fail(ncclInvalidUsage, "ncclCommResume: the communicator is not suspended");
       }
     }
     const auto body = [found] {
@@ -219,7 +219,7 @@ TUTTI_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
       if (found->phase == Phase::kSuspended) found->phase = Phase::kReady;
       return ncclSuccess;
     };
-    return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
+    return run_job({.comm = found, .parent = nullptr, .body = body});
   });
 }
 
@@ -236,7 +236,7 @@ TUTTI_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, 
       case ncclStatGpuMemSuspend:
       case ncclStatGpuMemTotal: *value = found->communicator->device_memory_use(); return ncclSuccess;
       case ncclStatGpuMemSuspended: *value = found->phase == Phase::kSuspended ? 1 : 0; return ncclSuccess;
-      case ncclStatGpuMemPersist: *value = 0; return ncclSuccess;  // ncclCommSuspend() frees all GPU memory
+      case ncclStatGpuMemPersist: *value = 0; return ncclSuccess;  // ncclCommSuspend() frees all of the memory
     }
     return fail(ncclInvalidArgument,
                 fmt::format("ncclCommMemStats: statistic {} does not exist", static_cast<int>(stat)));

@@ -1,4 +1,5 @@
-// The functions that register buffers (ncclCommRegister) and windows (ncclCommWindowRegister).
+// The functions that register and deregister buffers (ncclCommRegister) and windows (ncclCommWindowRegister), and
+// ncclWinGetUserPtr.
 #include <fmt/format.h>
 
 #include <memory>
@@ -34,8 +35,8 @@ ncclResult_t register_window(Comm& comm, void* data, std::size_t bytes, ncclWind
   return ncclSuccess;
 }
 
-// Finds the communicator and its windows. Errors: those of find(); ncclInvalidArgument if no window was ever registered
-// with the communicator.
+// Finds the communicator and its windows. Errors: those of find(); ncclInvalidArgument if the communicator has never
+// begun to register a window.
 ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm, std::shared_ptr<Windows>* windows) {
   if (const ncclResult_t there = find(handle, function, comm); there != ncclSuccess) return there;
   const std::scoped_lock lock((*comm)->mutex);
@@ -81,34 +82,33 @@ TUTTI_NCCL(ncclResult_t, CommDeregister, const ncclComm_t comm, void* handle) {
 
 TUTTI_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
            int winFlags) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     constexpr const char* kName = "ncclCommWindowRegister";
     CommPtr found;
-    if (const ncclResult_t right = check_registration(kName, buff, size, win); right != ncclSuccess)
-      return in_group(right);
+    if (const ncclResult_t right = check_registration(kName, buff, size, win); right != ncclSuccess) return right;
     *win = nullptr;
-    if (const ncclResult_t ready = find_ready(comm, kName, &found); ready != ncclSuccess) return in_group(ready);
+    if (const ncclResult_t ready = find_ready(comm, kName, &found); ready != ncclSuccess) return ready;
     if ((winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("{}: flags {:#x} are none of NCCL's", kName, winFlags)));
+      return fail(ncclInvalidArgument, fmt::format("{}: flags {:#x} are none of NCCL's", kName, winFlags));
     }
     if (reinterpret_cast<std::uintptr_t>(buff) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
-      return in_group(fail(ncclInvalidArgument, fmt::format("{}: {} is not aligned to {} bytes: take ncclMemAlloc()",
-                                                            kName, buff, NCCL_WIN_REQUIRED_ALIGNMENT)));
+      return fail(ncclInvalidArgument, fmt::format("{}: {} is not aligned to {} bytes: take ncclMemAlloc()", kName,
+                                                   buff, NCCL_WIN_REQUIRED_ALIGNMENT));
     }
     const auto body = [found, buff, size, win] { return register_window(*found, buff, size, win); };
-    return in_group(run_job({.comm = found, .parent = nullptr, .body = body}));
+    return run_job({.comm = found, .parent = nullptr, .body = body});
   });
 }
 
 TUTTI_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     CommPtr found;
     std::shared_ptr<Windows> windows;
     if (win == nullptr) return ncclSuccess;  // as in NCCL
     const ncclResult_t there = find_windows("ncclCommWindowDeregister", comm, &found, &windows);
-    if (there != ncclSuccess) return in_group(there);
+    if (there != ncclSuccess) return there;
     const Status removed = windows->remove(win);
-    return removed.ok() ? ncclSuccess : in_group(fail(removed.error()));
+    return removed.ok() ? ncclSuccess : fail(removed.error());
   });
 }
 

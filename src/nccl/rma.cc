@@ -21,7 +21,7 @@ ncclResult_t fail_in(const char* function, const std::string& message) {
 ncclResult_t outcome(const Status& status) { return status.ok() ? ncclSuccess : fail(status.error()); }
 
 // Finds the communicator of a one-sided call, and the communicator's windows. Errors: those of find_ready();
-// ncclInvalidUsage if no window was ever registered with the communicator.
+// ncclInvalidUsage if the communicator has never begun to register a window.
 ncclResult_t find_windows(const char* function, ncclComm_t handle, CommPtr* comm, std::shared_ptr<Windows>* windows) {
   if (const ncclResult_t ready = find_ready(handle, function, comm); ready != ncclSuccess) return ready;
   const std::scoped_lock lock((*comm)->mutex);
@@ -69,39 +69,39 @@ ncclResult_t put(const char* function, const Signal& signal, unsigned flags, ncc
 TUTTI_NCCL(ncclResult_t, PutSignal, const void* localbuff, size_t count, ncclDataType_t datatype, int peer,
            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
            cudaStream_t stream) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     if (datatype < 0 || datatype >= ncclNumTypes) {
-      return in_group(fail_in("ncclPutSignal", fmt::format("type {} is none of NCCL's", static_cast<int>(datatype))));
+      return fail_in("ncclPutSignal", fmt::format("type {} is none of NCCL's", static_cast<int>(datatype)));
     }
-    return in_group(put("ncclPutSignal", {.peer = peer, .index = sigIdx, .context = ctx}, flags, comm, peerWin,
-                        peerWinOffset, localbuff, count, size_of(static_cast<DataType>(datatype)), stream));
+    return put("ncclPutSignal", {.peer = peer, .index = sigIdx, .context = ctx}, flags, comm, peerWin, peerWinOffset,
+               localbuff, count, size_of(static_cast<DataType>(datatype)), stream);
   });
 }
 
 TUTTI_NCCL(ncclResult_t, Signal, int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
            cudaStream_t stream) {
-  return guarded([&] {
-    return in_group(put("ncclSignal", {.peer = peer, .index = sigIdx, .context = ctx}, flags, comm, nullptr, 0, nullptr,
-                        0, 0, stream));
+  return guarded_in_group([&] {
+    return put("ncclSignal", {.peer = peer, .index = sigIdx, .context = ctx}, flags, comm, nullptr, 0, nullptr, 0, 0,
+               stream);
   });
 }
 
 // Blocks the calling thread until the signals have arrived, and ignores the stream. Inside a group, ncclGroupEnd()
 // blocks instead. Work that is enqueued afterwards, in any stream, therefore finds the data.
 TUTTI_NCCL(ncclResult_t, WaitSignal, int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t) {
-  return guarded([&] {
+  return guarded_in_group([&] {
     constexpr const char* kName = "ncclWaitSignal";
     CommPtr found;
     std::shared_ptr<Windows> windows;
-    if (const auto there = find_windows(kName, comm, &found, &windows); there != ncclSuccess) return in_group(there);
+    if (const auto there = find_windows(kName, comm, &found, &windows); there != ncclSuccess) return there;
     if (nDesc < 1 || signalDescs == nullptr) {
-      return in_group(fail_in(kName, fmt::format("{} descriptions: give at least one", nDesc)));
+      return fail_in(kName, fmt::format("{} descriptions: give at least one", nDesc));
     }
     const std::vector<ncclWaitSignalDesc_t> wanted(signalDescs, signalDescs + nDesc);
     for (const ncclWaitSignalDesc_t& one : wanted) {
       const Signal signal{.peer = one.peer, .index = one.sigIdx, .context = one.ctx};
-      if (const auto right = check_signal(kName, *found, signal, 0); right != ncclSuccess) return in_group(right);
-      if (one.opCnt < 0) return in_group(fail_in(kName, fmt::format("{} signals are waited for", one.opCnt)));
+      if (const auto right = check_signal(kName, *found, signal, 0); right != ncclSuccess) return right;
+      if (one.opCnt < 0) return fail_in(kName, fmt::format("{} signals are waited for", one.opCnt));
     }
     const auto body = [=] {
       const auto scope = found->enter_device();
@@ -113,7 +113,7 @@ TUTTI_NCCL(ncclResult_t, WaitSignal, int nDesc, ncclWaitSignalDesc_t* signalDesc
       }
       return ncclSuccess;
     };
-    return in_group(run_one_sided({.waits = true, .body = body}));
+    return run_one_sided({.waits = true, .body = body});
   });
 }
 

@@ -82,6 +82,36 @@ TEST(NcclJobs, ASetUpThatThrowsHasFailed) {
   EXPECT_EQ(jobs[0].comm->state(), ncclSystemError);
 }
 
+// A split in which this rank passes NCCL_SPLIT_NOCOLOR makes no communicator. ncclCommAbort() may come before its end.
+TEST(NcclJobs, ASplitThatMakesNothingMayBeAborted) {
+  Comm comm(-1, 0, RankDevice(), Settings());
+  comm.abort();
+  EXPECT_EQ(comm.take(std::unique_ptr<Communicator>()), ncclSuccess);
+}
+
+// Fails each allocation of a call in a group once. The group must then fail as a whole: without this call, this rank
+// would make other calls than its peers.
+TEST(NcclGroup, ACallWithoutMemoryFailsItsGroup) {
+  ncclUniqueId id;
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclCommInitRank(&comm, 1, id, 0), ncclSuccess);
+  std::int64_t failures = 0;
+  for (bool failed = true; failed; ++failures) {
+    float value = 1;
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    test::failing_allocations::set_counted(0);
+    test::failing_allocations::fail_after(failures + 1, false);
+    const ncclResult_t called = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr);
+    failed = test::failing_allocations::counted() > failures;
+    test::failing_allocations::fail_after(0, false);
+    EXPECT_EQ(ncclGroupEnd(), called) << "allocation " << failures + 1;
+    EXPECT_EQ(called, failed ? ncclSystemError : ncclSuccess) << "allocation " << failures + 1;
+  }
+  EXPECT_GT(failures, 1);
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
 // ncclCommGetAsyncError() must not block. So it must not use the engine of a call, as Work::test() does: the engine
 // opens connections and, after an error, waits for peers.
 TEST(NcclJobs, ACallInProgressIsAskedForWithoutItsEngine) {
