@@ -89,7 +89,11 @@ Variable secret(std::string Config::*field, std::size_t longest) {
     config.*field = value;
     return {};
   };
-  return {std::move(set), [](const Config&) { return ConfigValue{}; }};
+  return {std::move(set), [field](const Config& config) {
+            ConfigValue value;
+            value.is_hidden = !(config.*field).empty();
+            return value;
+          }};
 }
 
 // The names of the enumerators as in the variables, indexed by the number of the enumerator.
@@ -258,7 +262,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
 }
 
 // The edit distance of two names: the least number of edits that change one into the other. An edit inserts, deletes or
-// replaces one character, or swaps two neighbouring characters.
+// replaces one character, or swaps two neighbouring characters, which no other edit may then change.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

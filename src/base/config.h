@@ -1,6 +1,6 @@
-// Config: the settings from the environment variables, read once per communicator into one typed struct. The table in
-// config.cc has the names of all TUTTI_* variables; the comments below repeat them. docs/config.md lists the same names
-// for users, and a test compares the two lists.
+// Config: the settings from the environment variables, read once for each communicator or unique id into one typed
+// struct. The table in config.cc has the names of all TUTTI_* variables; the comments below repeat them. docs/config.md
+// lists the same names for users, and a test compares the two lists. (TUTTI_TEST_* variables are ignored.)
 #pragma once
 
 #include <array>
@@ -35,7 +35,8 @@ struct PortRange {
 // UCX, also between ranks of one machine.
 enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 
-// The table of transports, by the numbers of TransportPolicy. Everything that lists transports reads it.
+// The table of transports, by the numbers of TransportPolicy. Code that depends on the properties of a transport reads
+// it.
 struct TransportRow {
   std::string_view name;  // the value of TUTTI_TRANSPORT and of --transport that selects this transport
   bool network;   // reaches other machines; if the user names it, ranks of one machine use it among themselves as well
@@ -60,8 +61,9 @@ constexpr const TransportRow& row_of(TransportPolicy policy) {
   return kTransportTable[static_cast<std::size_t>(policy)];
 }
 
-// Bytes of a slot if TUTTI_SLOT_BYTES is not set: kSlotBytes in general, and kRdmaSlotBytes if there are at most 64
-// ranks that all reach each other through RDMA NICs (default_slot_bytes() in job/job_context.cc has the whole rule).
+// Bytes of a slot if TUTTI_SLOT_BYTES is not set: kRdmaSlotBytes for small communicators whose ranks all reach each
+// other through RDMA NICs, and kSlotBytes for most others. default_slot_bytes() in job/job_context.cc has the whole
+// rule, with a third length for UCX.
 inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
 inline constexpr std::uint32_t kRdmaSlotBytes = 512 * 1024;
 
@@ -69,8 +71,8 @@ inline constexpr std::uint32_t kRdmaSlotBytes = 512 * 1024;
 inline bool network_only(TransportPolicy policy) { return row_of(policy).network; }
 
 // How ranks of one machine access each other's memory that is not registered, if the system permits it: never (kOff),
-// always by system calls (kCalls), or by pointers if all ranks are threads of one process and otherwise by system
-// calls for long calls only (kAuto).
+// always by system calls (kCalls), or by pointers if all ranks are threads of one process and otherwise by system calls
+// for some long calls (kAuto).
 enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
 std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
@@ -80,7 +82,8 @@ std::optional<TransportPolicy> parse_transport(std::string_view name);
 enum class DevicePolicy : std::uint8_t { kAuto, kStaged };
 std::optional<DevicePolicy> parse_device_calls(std::string_view name);
 
-// The protocol of messages between GPUs. kAuto selects it by the length of the message.
+// The protocol of messages between GPUs. kAuto selects kLl or kSimple by the length of the call's blocks. Calls that
+// run in rounds (device/native/device_resources.h) always use kSimple.
 enum class DeviceProtocol : std::uint8_t { kAuto, kSimple, kLl, kLl128 };
 
 // The settings of a process. Config has more than 40 members, because each member is one setting, and the tables of
@@ -98,7 +101,7 @@ struct Config {
   std::string job_key;                                 // TUTTI_JOB_KEY, hexadecimal; never printed
   std::string unique_id;                               // TUTTI_UNIQUE_ID, tutti::UniqueId in hexadecimal; never printed
   std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses; best first
-  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", for all listening sockets
+  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", but not for TUTTI_ROOT
   TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
   bool encrypt = false;                                // TUTTI_ENCRYPT, 0 or 1: TLS on TCP connections between ranks
   AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
@@ -112,8 +115,8 @@ struct Config {
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
   bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers write outputs by RDMA
   std::string node_id;                                 // TUTTI_NODE_ID: only ranks with equal ids share memory
-  bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: same outcome of a call on all ranks
-  bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: every message has a CRC-32C
+  bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: blocking calls have one outcome
+  bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: messages have a CRC-32C
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000
   std::optional<std::int32_t> slot_bytes;              // TUTTI_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
@@ -123,11 +126,11 @@ struct Config {
   std::uint32_t device_threads = 512;                  // TUTTI_DEVICE_THREADS per block, 32 .. 512, a multiple of 32
   std::uint32_t device_slot_bytes = 128 * 1024;        // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
-  // TUTTI_DEVICE_COPIES, 0 .. 1 GiB: blocks of at least this many bytes use the copy engines; 0: never
+  // TUTTI_DEVICE_COPIES, 0 .. 1 GiB: shortest block for which calls that move blocks may use copy engines; 0: none
   std::uint32_t device_copies = 0;
   std::string tune;                      // TUTTI_TUNE, rules that select algorithms (syntax: src/model/overrides.h)
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: the file that `tutti tune` writes
-  bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove each plan before its first use
+  bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove plans (VerifiedPlanCache)
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
   std::uint32_t record = 1024;           // TUTTI_RECORD, operations kept: 0 (none), 16 .. 65536, a power of two
   std::string record_dir;                // TUTTI_RECORD_DIR, a folder; empty: recording::folders() chooses one
@@ -158,11 +161,13 @@ Result<Config> parse_config(const Variables& variables);
 // The names of all TUTTI_* variables that parse_config() accepts, sorted.
 std::vector<std::string_view> config_variable_names();
 
-// The value of one variable according to a Config, in the form that parse_config() accepts. Secrets have no value here.
+// The value of one variable according to a Config, in the form that parse_config() accepts. The value of a secret is
+// left out.
 struct ConfigValue {
   std::string_view name;               // one of config_variable_names()
   std::string text;                    // empty: the variable has no value and no default, or is a secret
   std::optional<std::int64_t> number;  // set if the variable is a number
+  bool is_hidden = false;              // the variable is a secret, and has a value
 };
 
 // The values of all variables, in the order of config_variable_names().

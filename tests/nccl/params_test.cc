@@ -205,6 +205,19 @@ TEST(Params, KeysAreThoseOfNcclUnlessAllAreAskedFor) {
   EXPECT_EQ(all.listed().size(), names.size() + config_variable_names().size());
 }
 
+TEST(Params, ASecretIsNeitherShownNorSaidToBeUnset) {
+  EnvironmentSettings settings;
+  settings.all_parameters = true;
+  Config config;
+  config.job_key = "the key itself";
+  const Parameters parameters(settings, config);
+  const std::string text = dump(parameters);
+  EXPECT_NE(text.find("tutti: TUTTI_JOB_KEY is set, and a secret\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("tutti: TUTTI_UNIQUE_ID is not set\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("the key itself"), std::string::npos);
+  EXPECT_EQ(number_between(*parameters.find("TUTTI_JOB_KEY"), 0, 9).error().message, "TUTTI_JOB_KEY is a secret");
+}
+
 TEST(Params, DumpWritesALineForEach) {
   testing::internal::CaptureStderr();
   ncclParamDumpAll();

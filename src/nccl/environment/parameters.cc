@@ -37,7 +37,10 @@ Result<Parameters> make_parameters() {
 Parameters::Parameters(const EnvironmentSettings& settings, const Config& config) {
   for (const std::string_view name : mapped_names()) all_.push_back(mapped(name, settings));
   for (ConfigValue& value : config_values(config)) {
-    all_.push_back({.name = std::string(value.name), .text = std::move(value.text), .number = value.number});
+    all_.push_back({.name = std::string(value.name),
+                    .text = std::move(value.text),
+                    .number = value.number,
+                    .is_hidden = value.is_hidden});
   }
   std::sort(all_.begin(), all_.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   for (const Parameter& one : all_) {
@@ -56,6 +59,7 @@ bool Parameters::holds(const Parameter* parameter) const {
 }
 
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high) {
+  if (parameter.is_hidden) return invalid(fmt::format("{} is a secret", parameter.name));
   if (!parameter.number) {
     return invalid(parameter.text.empty() ? fmt::format("{} is not set: Tutti decides", parameter.name)
                                           : fmt::format("{}=\"{}\" is not a number", parameter.name, parameter.text));
@@ -77,8 +81,9 @@ std::string bytes_of(const Parameter& parameter) {
 std::string dump(const Parameters& parameters) {
   std::string text;
   for (const Parameter* one : parameters.listed()) {
-    text += one->text.empty() ? fmt::format("tutti: {} is not set\n", one->name)
-                              : fmt::format("tutti: {}={}\n", one->name, one->text);
+    text += one->is_hidden      ? fmt::format("tutti: {} is set, and a secret\n", one->name)
+            : one->text.empty() ? fmt::format("tutti: {} is not set\n", one->name)
+                                : fmt::format("tutti: {}={}\n", one->name, one->text);
   }
   return text;
 }

@@ -1,6 +1,6 @@
 // The parameters that NCCL's parameter functions (ncclParamBind() and others) report: the NCCL_* variables that Tutti
-// maps, and all TUTTI_* variables, with the values in effect. They are read once, and the table never changes after
-// that. All functions may be called from any thread.
+// maps, and all TUTTI_* variables, with the values in effect (of secrets without the value). They are read once, and
+// the table never changes after that. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,9 @@ namespace tutti::nccl {
 
 struct Parameter {
   std::string name;
-  std::string text;                    // the value; empty: the variable is not set, and Tutti decides
-  std::optional<std::int64_t> number;  // the value if it is a number; nothing: no number, or not set
+  std::string text;                    // the value; empty: not set, so that Tutti decides, or a secret
+  std::optional<std::int64_t> number;  // the value if it is a number; nothing: no number, not set, or a secret
+  bool is_hidden = false;              // a secret that has a value
   bool is_published = false;           // listed even without NCCL_PARAM_DUMP_ALL; true for NCCL_* variables only
 };
 
@@ -43,11 +44,11 @@ class Parameters {
 };
 
 // The value of a parameter that is a number from `low` to `high` (both included). Errors (kInvalidArgument): the
-// parameter is not set, is not a number, or is out of range.
+// parameter is not set, is a secret, is not a number, or is out of range.
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high);
 
 // The value as the bytes that ncclParamGet() returns: a number as an 8-byte std::int64_t; a text with a terminating
-// zero byte; a single zero byte if the parameter is not set.
+// zero byte; a single zero byte if `text` is empty.
 std::string bytes_of(const Parameter& parameter);
 
 // The text that ncclParamDumpAll() prints: a line for each parameter in listed().
