@@ -21,9 +21,10 @@ void EventRun::set_up_flows() {
     kinds[fifo].source = by_port ? tasks_.size() + network_.port(from) : sender(fifo);
   }
   // Only copy 0 of the plan is simulated, so each link has only the part of its bandwidth that corresponds to the
-  // messages of copy 0 among those of all copies.
+  // messages of copy 0 among those of all copies. A link that only connections without messages use has all of it.
   flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {
-    return network_.gbytes_per_s(link) * inputs_.links->first[link] / inputs_.links->all[link];
+    const double all = inputs_.links->all[link];
+    return network_.gbytes_per_s(link) * (all > 0 ? inputs_.links->first[link] / all : 1);
   });
   for (std::uint32_t fifo = 0; fifo < fifos_.size(); ++fifo) {
     if (!costs_.uses_port(fifo / places_, fifo % places_) || !flows_->can_be_narrow(fifo)) continue;
@@ -98,8 +99,8 @@ void EventRun::serve_port(std::uint64_t port, double now) {
   begin_flow(*fifo, sender(*fifo), now);
 }
 
-// Starts one more message on each listed port that has bandwidth left, and empties the list. Returns true if any
-// message was started; the rates must be computed again then.
+// Starts one more message on each listed port that has bandwidth left (unless SimulateOptions::ports_in_order is true),
+// and empties the list. Returns true if any message was started; the rates must be computed again then.
 bool EventRun::fill_ports(double now) {
   std::vector<std::uint64_t> ports;
   ports.swap(ports_to_fill_);

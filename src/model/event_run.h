@@ -71,7 +71,7 @@ class EventRun {
   std::uint32_t thread_of(std::uint32_t task) const { return task / places_; }
   std::uint32_t place_of(std::uint32_t task) const { return task % places_; }
   std::uint32_t rank_of(std::uint32_t task) const { return costs_.rank(thread_of(task), place_of(task)); }
-  // The index of the task's next step in Programs::steps.
+  // The index of the task's present or next step in Programs::steps.
   std::uint64_t number_of(std::uint32_t task) const {
     return programs_.threads[thread_of(task)].first_step + tasks_[task].cursor;
   }
@@ -90,8 +90,8 @@ class EventRun {
   std::uint32_t sender(std::uint32_t fifo) const {
     return programs_.connections[fifo / places_].from * places_ + fifo % places_;
   }
-  // The time in microseconds at which a message of a FIFO arrives. kNever: it is in transit at a rate that may still
-  // change.
+  // The time in microseconds at which a message of a FIFO arrives. kNever: it waits for its port, or is in transit at a
+  // rate that may still change.
   double& arrival(std::uint32_t fifo, std::uint64_t message) { return arrivals_[fifo * slots_ + message % slots_]; }
   // The time, in microseconds, at which the sender gets the credit for the slot of a message.
   double& credit(std::uint32_t fifo, std::uint64_t message) { return credits_[fifo * slots_ + message % slots_]; }
@@ -160,8 +160,6 @@ class EventRun {
   EventResult result_;
   // number of steps of all tasks that have ended
   std::uint64_t steps_done_ = 0;
-  // number of tasks that have run all tiles
-  std::uint64_t finished_ = 0;
 };
 
 }  // namespace tutti

@@ -74,7 +74,7 @@ bool EventRun::known(std::uint32_t task, double& begin) {
     const FifoState& fifo_state = fifos_[fifo];
     if (fifo_state.sent == fifo_state.received) return false;
     const double seen = arrival(fifo, fifo_state.received);
-    // The message is in transit, at a rate that may still change, so its arrival is not known.
+    // The message waits for its port, or is in transit at a rate that may still change, so its arrival is not known.
     if (seen == Costs::kNever) return false;
     begin = std::max(begin, seen);
   }
@@ -190,7 +190,7 @@ void EventRun::end_step(std::uint32_t task, double now) {
   }
   if (++state.cursor == programs_.threads[thread].steps) {
     state.cursor = 0;
-    if (++state.tile == tiles_) ++finished_;
+    ++state.tile;
   }
   state.under_way = false;
   ++steps_done_;

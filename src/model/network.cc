@@ -176,9 +176,9 @@ void Network::find_periods() {
     }
     return;
   }
-  double narrowest_nic = nic_gbytes_per_s(graph_.nodes[nics_[0]]);
-  for (const std::uint32_t nic : nics_) narrowest_nic = std::min(narrowest_nic, nic_gbytes_per_s(graph_.nodes[nic]));
-  const bool wide_spines = leaves_ == 0 || spine_gbytes_per_s_ >= narrowest_nic;
+  double widest_nic = 0;
+  for (const std::uint32_t nic : nics_) widest_nic = std::max(widest_nic, nic_gbytes_per_s(graph_.nodes[nic]));
+  const bool wide_spines = leaves_ == 0 || spine_gbytes_per_s_ >= widest_nic;
   if (wide_spines) machine_period_ = per_machine;
   const std::uint32_t group = std::max(fabric_.machines_per_leaf, 1u);
   const bool one_leaf = leaves_ == 0 || (machines_ <= group && fabric_.kind == FabricKind::kFatTree);
@@ -346,7 +346,8 @@ Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Dea
 }
 
 // Returns an error message with the most similar name. If no name is similar, the message lists the cables of this
-// machine and the uplinks, at most kMostListed, each in one direction.
+// machine and the uplinks, at most kMostListed, each in one direction. If there is no such machine, the message only
+// states this.
 std::string Network::no_such_link(const std::string& wanted, std::uint32_t machine) const {
   if (machine >= machines_) {
     return fmt::format("no link is called \"{}\": there are machines 0 to {}", wanted, machines_ - 1);

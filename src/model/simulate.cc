@@ -126,8 +126,7 @@ bool needs_events(const SimulateOptions& options) {
 
 Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, const Parameters& parameters,
                                const SimulateOptions& options, const LinkCounts& counts) {
-  // If the user requests a model, the plan may have this many times more messages or steps than kAuto allows for
-  // it.
+  // If the user requests a model, the plan may have this many times as many messages or steps as kAuto allows for it.
   constexpr std::uint64_t kBearable = 10;
   const double steps = static_cast<double>(programs.steps.size()) * programs.places() * static_cast<double>(tiles);
   const double messages = static_cast<double>(programs.messages_of_tile()) * static_cast<double>(tiles);
@@ -151,7 +150,12 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
         return refusal(ErrorCode::kInvalidArgument,
                        "the model flows knows no cores that ranks share; set cores to 0, or choose events");
       }
-      if (messages > kBearable * kMostFlows || !may_flow) return too_large("the model flows", "the model events");
+      if (counts.all.empty()) {
+        return refusal(ErrorCode::kUnsupported,
+                       "the model flows divides links among messages, but this network has no links, or the plan has "
+                       "too many connections to find the links of each: choose the model events");
+      }
+      if (messages > kBearable * kMostFlows) return too_large("the model flows", "the model events");
       return SimulationModel::kFlows;
     case SimulationModel::kAuto: break;
   }
@@ -161,10 +165,10 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
   return SimulationModel::kSweep;
 }
 
-// If the sweep will be used and is certain to fail for lack of memory, returns its error. Only the plan of rank 0
-// is needed for that, so the plans of the other ranks are not built in vain. Only for hierarchical plans on
-// machines of equal size, because their ranks have programs of similar length. For other plans, rank 0's program
-// may be the longest, so the size is checked later.
+// If the sweep will be used and, judging by the plan of rank 0, will fail for lack of memory, returns its error. Only
+// the plan of rank 0 is needed for that, so the plans of the other ranks are not built in vain. Only for hierarchical
+// plans on machines of equal size, because their ranks have programs of similar length. For other plans, rank 0's
+// program may be the longest, so the size is checked later.
 Status look_ahead(const RankPlan& first, std::uint32_t classes, const Generator& generator, const Network& network,
                   const Parameters& parameters, const SimulateOptions& options, const CostOptions& costs,
                   std::uint64_t tiles) {

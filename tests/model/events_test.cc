@@ -375,6 +375,17 @@ TEST(Simulate, LinksCarryWhatThePlanSends) {
   EXPECT_NEAR(result->busiest[0].utilisation, 1'400'000 / (18 * 20.6 * 1000 * result->time_us), 1e-9);
 }
 
+TEST(Simulate, RefusesFlowsWithoutLinksByTheReason) {
+  Cluster cluster = *make_shape({.name = "cpu-1socket", .ranks = 2});
+  std::erase_if(cluster.machine.nodes, [](const GraphNode& node) { return node.kind != NodeKind::kCpu; });
+  cluster.machine.links.clear();
+  const Network network = *Network::create(cluster);
+  const Generator one_shot = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kOneShot);
+  const auto flows = simulate(one_shot, 1000, network, round_parameters(), {.model = SimulationModel::kFlows});
+  ASSERT_FALSE(flows.ok());
+  EXPECT_NE(flows.error().message.find("this network has no links"), std::string::npos) << flows.error().message;
+}
+
 TEST(Simulate, RefusesWhatDoesNotFit) {
   const Network network = make_network("dgx-h100", 1);
   const Generator ring = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kRing);

@@ -54,6 +54,22 @@ TEST(Sweep, OneShotSendsThroughThePortInTurn) {
   EXPECT_NEAR(time_of(one_shot, 100'000, network, round_parameters(), kSweep), 7 + sight + 0.25, 1e-9);
 }
 
+// The ranks of one machine take the place of those of all machines only if no message is slower over an uplink.
+TEST(Sweep, AnUplinkNarrowerThanOneNicDistinguishesTheMachines) {
+  Result<Cluster> cluster = make_shape(
+      {.name = "dgx-h100", .machines = 4, .fabric = "fat-tree", .oversubscription = 4, .machines_per_leaf = 2});
+  ASSERT_TRUE(cluster.ok()) << to_string(cluster.error());
+  const auto period = [&] { return Network::create(*cluster)->period_of_machines(); };
+  EXPECT_EQ(period(), 32u) << "an uplink has 25 GB/s, each NIC 50";
+  for (GraphNode& node : cluster->machine.nodes) {
+    if (node.kind == NodeKind::kNic) node.nic.megabits_per_s = 160'000;
+  }
+  cluster->fabric.oversubscription = 1.6;
+  EXPECT_EQ(period(), 8u) << "an uplink has 25 GB/s, each NIC 20";
+  std::ranges::find(cluster->machine.nodes, NodeKind::kNic, &GraphNode::kind)->nic.megabits_per_s = 400'000;
+  EXPECT_EQ(period(), 32u) << "one NIC has 50 GB/s, and an uplink less";
+}
+
 TEST(Sweep, ChannelsShareWhatOneRankHas) {
   const Network network = make_network("dgx-h100", 1);
   const Generator ring = plan_for(network, CollectiveKind::kAllReduce, Algorithm::kRing);
