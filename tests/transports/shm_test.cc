@@ -74,6 +74,10 @@ TEST(ShmConnection, SaysWhichCallThePeerMeans) {
   send_text(*send, "x", call(1, 11));
   ASSERT_EQ(receive->arrival(call(1, 10)), Arrival::kMismatch);
   EXPECT_EQ(receive->mismatched_tag(), call(1, 11));
+  // also after the message was found by its own tag
+  ASSERT_EQ(receive->arrival(call(1, 11)), Arrival::kMessage);
+  EXPECT_EQ(receive->arrival(call(1, 10)), Arrival::kMismatch);
+  EXPECT_EQ(receive->arrival(call(1, 11)), Arrival::kMessage);
 }
 
 TEST(ShmWindow, IsReadInPlaceByThePeerAndFoundByAddress) {

@@ -90,7 +90,7 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
     }
     if (window_ == nullptr) {
       auto loss = exchange_->take_loss(peer_, id);
-      if (!loss) return Arrival::kNothing;  // the descriptor of the memory is still in transit, or is sent again
+      if (!loss) return Arrival::kNothing;  // the memory is in transit, is sent again, or was withdrawn
       loss_ = *std::move(loss);
       return Arrival::kUnmapped;
     }
@@ -103,7 +103,12 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
 }
 
 Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
-  if (front_call_ == call.sequence) return Arrival::kMessage;
+  if (front_call_ == call.sequence) {
+    // The message may have been seen by a probe with the message's own tag (Communicator::next_sender()).
+    if (front_tag_ == call) return Arrival::kMessage;
+    mismatched_ = front_tag_;
+    return Arrival::kMismatch;
+  }
   if (unmapped_call_ == call.sequence) return Arrival::kUnmapped;
   while (true) {
     Descriptor& descriptor = inbox_.descriptors[received_ % shape_.slots];
@@ -113,7 +118,8 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       release();
       continue;
     }
-    // The peer already sends messages of a later call, so it has given `call` up. Its status board contains the reason.
+    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
+    // up, and its status board contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {
@@ -121,7 +127,10 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       return Arrival::kMismatch;
     }
     const Arrival arrival = look(descriptor);
-    if (arrival == Arrival::kMessage) front_call_ = call.sequence;
+    if (arrival == Arrival::kMessage) {
+      front_call_ = call.sequence;
+      front_tag_ = tag;
+    }
     if (arrival == Arrival::kUnmapped) unmapped_call_ = call.sequence;
     return arrival;
   }

@@ -65,13 +65,14 @@ class ShmReceiveConnection final : public ReceiveConnection {
   std::uint64_t received_ = 0;
   // The sequence number of the call if front_ describes message number `received_`; 0: front_ is not valid.
   std::uint64_t front_call_ = 0;
+  CallTag front_tag_;  // the tag of that message
   Message front_;
   CallTag mismatched_;
   MemoryLoss loss_;
   // Sequence number of the call for which arrival() has returned kUnmapped because of loss_, or 0. arrival() returns
   // kUnmapped for that call again, because SegmentExchange::take_loss() reports a loss only once.
   std::uint64_t unmapped_call_ = 0;
-  std::uint32_t window_id_ = 0;  // number of the window of the peer that `window_` maps; 0: none
+  std::uint32_t window_id_ = 0;  // number of the window of the peer that was looked up last; 0: none
   // The mapping of window `window_id_`, or null. Kept until a message in another window arrives, because the peer may
   // withdraw the window before this rank has read the message.
   std::shared_ptr<Mapping> window_;
