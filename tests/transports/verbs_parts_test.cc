@@ -123,6 +123,10 @@ TEST(VerbsOffer, RailsStayApart) {
   using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ(match_rails(two, two), (Pairs{{0, 0}, {1, 1}}));
   EXPECT_EQ(match_rails(two, mixed), (Pairs{{1, 1}}));
+  std::vector<VerbsPort> many;
+  for (std::uint16_t i = 0; i < 40; ++i) many.push_back(on_rail(i, ipv4(1)));
+  EXPECT_EQ(match_rails(many, {on_rail(31, ipv4(2)), on_rail(32, ipv4(3))}), (Pairs{{31, 0}}))
+      << "rail 32 is not in this rank's offer";
   EXPECT_EQ(match_rails(two, {}), Pairs{});
   EXPECT_EQ(match_rails({on_rail(0, ipv4(1), false)}, two), Pairs{}) << "InfiniBand cannot be connected to Ethernet";
   // A port that is down leaves its rail empty. No other port takes that rail.

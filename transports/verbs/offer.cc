@@ -98,7 +98,9 @@ Result<std::vector<VerbsPort>> parse_offer(const std::string& text) {
 std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<VerbsPort>& ours,
                                                              const std::vector<VerbsPort>& theirs) {
   std::vector<std::pair<std::size_t, std::size_t>> rails;
-  for (std::size_t i = 0, j = 0; i < ours.size() && j < theirs.size();) {
+  // The other rank knows only the ports of this rank's offer.
+  const std::size_t ours_count = std::min(ours.size(), kMaxPorts), theirs_count = std::min(theirs.size(), kMaxPorts);
+  for (std::size_t i = 0, j = 0; i < ours_count && j < theirs_count;) {
     if (ours[i].rail != theirs[j].rail) {
       ++(ours[i].rail < theirs[j].rail ? i : j);
       continue;
