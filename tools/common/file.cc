@@ -23,7 +23,6 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view kOpenFiles = "/proc/";
 constexpr int kMostLinks = 40;      // follow_links() follows at most this many links; Linux has the same limit
 constexpr mode_t kFileMode = 0666;  // permissions of a new file, from which the kernel removes those in the umask
 
@@ -33,10 +32,14 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Returns the path to which symbolic links lead, so that a rename does not replace the links themselves. A link in
-// /proc is not followed, because it stands for a file that a process has open (/dev/stdout leads to /proc/self/fd/1).
+// Whether the path stands for a file that a process has open, for example /proc/self/fd/1 or /dev/fd/63 (bash passes
+// the latter for `>(command)`).
+bool is_open_file(const std::string& path) { return path.starts_with("/proc/") || path.starts_with("/dev/fd/"); }
+
+// Returns the path to which symbolic links lead, so that a rename does not replace the links themselves. Stops at an
+// open file (is_open_file()): /dev/stdout, for example, leads to /proc/self/fd/1.
 std::string follow_links(std::string path) {
-  for (int link = 0; link < kMostLinks && !path.starts_with(kOpenFiles); ++link) {
+  for (int link = 0; link < kMostLinks && !is_open_file(path); ++link) {
     std::error_code none;
     const std::filesystem::path next = std::filesystem::read_symlink(path, none);
     if (none) break;
@@ -45,11 +48,11 @@ std::string follow_links(std::string path) {
   return path;
 }
 
-// True if the path is a device, a pipe, another thing that is no regular file, or in /proc (a file that a process has
-// open). Such a path cannot be replaced by renaming, so write_file() writes to it directly.
+// True if the path exists and is not a regular file (for example a device or a pipe), or if it stands for an
+// open file. Such a path cannot be replaced by renaming, so write_file() writes to it directly.
 bool is_stream(const std::string& path) {
   struct stat status = {};
-  return path.starts_with(kOpenFiles) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
+  return is_open_file(path) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));
 }
 
 Status write_all(int fd, const std::string& text, const std::string& path) {
@@ -91,7 +94,7 @@ Result<Fd> open_pipe(const std::string& path) {
 
 Status write_directly(const std::string& path, const std::string& text) {
   struct stat status = {};
-  if (!path.starts_with(kOpenFiles) && ::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode)) {
+  if (!is_open_file(path) && ::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode)) {
     const Result<Fd> pipe = open_pipe(path);
     if (!pipe) return pipe.error();
     return write_all(pipe->get(), text, path);

@@ -158,14 +158,17 @@ TEST_F(PerfJson, LinksStayAndOpenFilesAreWrittenToAtTheirEnd) {
   // Like /dev/stdout, the link leads to a file to which standard output is redirected.
   const std::string out = (folder_ / "out").string();
   const std::string link = (folder_ / "link").string();
-  fs::create_symlink("/proc/self/fd/1", link);
-  const std::string command = "'" TUTTI_TOOL "' perf barrier --threads -n 1 -w 0 --csv '" + link + "' >'" + out + "'";
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  EXPECT_EQ(fs::read_symlink(link), "/proc/self/fd/1");
-  std::stringstream text;
-  text << std::ifstream(out).rdbuf();
-  EXPECT_TRUE(text.str().starts_with("# tutti ")) << text.str();
-  EXPECT_NE(text.str().find("\ncollective,algorithm,"), std::string::npos) << text.str();
+  for (const char* const open_file : {"/proc/self/fd/1", "/dev/fd/1"}) {
+    fs::remove(link);
+    fs::create_symlink(open_file, link);
+    const std::string command = "'" TUTTI_TOOL "' perf barrier --threads -n 1 -w 0 --csv '" + link + "' >'" + out + "'";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+    EXPECT_EQ(fs::read_symlink(link), open_file);
+    std::stringstream text;
+    text << std::ifstream(out).rdbuf();
+    EXPECT_TRUE(text.str().starts_with("# tutti ")) << text.str();
+    EXPECT_NE(text.str().find("\ncollective,algorithm,"), std::string::npos) << text.str();
+  }
 }
 
 TEST_F(PerfJson, ProcessesSayNullWhereNothingWasChecked) {
