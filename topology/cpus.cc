@@ -24,8 +24,9 @@ using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
 Error failure(ErrorCode code, std::string message) { return {code, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Disables plugins of hwloc that open X11, OpenCL, CUDA and similar libraries as soon as they are loaded. This file
-// does not need their information. A value that the user has set for the variable is kept.
+// Sets the environment variable HWLOC_PLUGINS_BLACKLIST, so that hwloc does not load its plugins for X11, OpenCL, CUDA,
+// PCI and the like, which would load further libraries. This file does not need their information. A value that the
+// user has set for the variable is kept.
 void disable_plugins() {
   constexpr int kNoOverwrite = 0;
   setenv("HWLOC_PLUGINS_BLACKLIST", "hwloc_gl,hwloc_opencl,hwloc_cuda,hwloc_nvml,hwloc_rsmi,hwloc_levelzero,hwloc_pci",
@@ -61,7 +62,7 @@ std::string info_of(hwloc_obj_t object, const char* name) {
 std::int32_t number_of(const std::string& text) { return static_cast<std::int32_t>(parse_integer(text).value_or(0)); }
 
 // Formats a set of CPUs in the kernel's format of CPU masks, for example "00000000,0000ffff". The mask has `words`
-// 32-bit words, as many as all CPUs of the machine need.
+// 32-bit words. All numbers in `cpus` must be below 32 * `words`.
 std::string mask_of(const std::vector<std::uint32_t>& cpus, unsigned words) {
   std::vector<std::uint32_t> bits(words, 0);
   for (const std::uint32_t cpu : cpus) bits[cpu / kWordBits] |= 1U << (cpu % kWordBits);
@@ -70,9 +71,11 @@ std::string mask_of(const std::vector<std::uint32_t>& cpus, unsigned words) {
   return mask;
 }
 
+// The CPUs of the set whose numbers are below kMaxCpus, in ascending order.
 std::vector<std::uint32_t> cpus_of(hwloc_const_cpuset_t set) {
   std::vector<std::uint32_t> cpus;
-  for (int cpu = hwloc_bitmap_first(set); cpu >= 0 && cpus.size() < kMaxCpus; cpu = hwloc_bitmap_next(set, cpu)) {
+  for (int cpu = hwloc_bitmap_first(set); cpu >= 0; cpu = hwloc_bitmap_next(set, cpu)) {
+    if (static_cast<unsigned>(cpu) >= kMaxCpus) break;
     cpus.push_back(static_cast<std::uint32_t>(cpu));
   }
   return cpus;

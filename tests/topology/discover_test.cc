@@ -233,6 +233,15 @@ TEST(Discover, AnEmptySysfsIsNoError) {
   EXPECT_EQ(found->graph.nodes.size(), 1U);
 }
 
+// The mask of a NUMA node has room for 65,536 CPUs.
+TEST(Processors, AreLeftOutIfTheirNumbersAreTooHigh) {
+  const Result<Processors> processors = discover_processors("pack:2 numa:1 pu:2(indexes=0,1,65535,65536)");
+  ASSERT_TRUE(processors) << to_string(processors.error());
+  ASSERT_EQ(processors->nodes.size(), 2U);
+  EXPECT_EQ(processors->nodes[1].cpus, std::vector<std::uint32_t>{65'535});
+  EXPECT_TRUE(processors->nodes[1].cpu.affinity.starts_with("80000000,00000000,"));
+}
+
 TEST(Processors, AreWhatHwlocSays) {
   const Result<Processors> processors = discover_processors("pack:2 numa:2 l3:1 core:20 pu:1");
   ASSERT_TRUE(processors) << to_string(processors.error());
