@@ -200,42 +200,56 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   const auto name = [&](int round) { return fmt::format("tutti-{:016x}-{}", spread(options.job_id), round); };
   // Names in use are tutti-<hash>-0, -1 and so on, one for each communicator (round). Returns the number of names in
   // use, and sets `last` to the value of the last one. Rank 0 puts the id under the first free name. After the
-  // barrier, all ranks read the last name. No rank can be a round ahead and add the next name too early: rank 0 starts
-  // another round only when all ranks have joined at the server, and they join only after they have read the id here.
-  // If rank 0 finds kMaxCommunicators names, it adds one more without an id, by which all ranks see that this round
-  // fails. No later round adds a name.
+  // barrier, all ranks read the last name. After a set-up that succeeds, rank 0 cannot add the next name too early: all
+  // ranks have joined at the server before, and they join only after they have read the id here. If rank 0 finds
+  // kMaxCommunicators names, it adds one more without an id, by which all ranks see that this round fails. No later
+  // round adds a name.
   const auto count_names = [&](std::string& last) -> Result<int> {
     int count = 0;
     for (; count <= kMaxCommunicators; ++count) {
       auto value = client->get(name(count));
       if (!value) return value.error();
       if (!*value) break;
+      explicit_bzero(last.data(), last.size());
       last = **value;
       explicit_bzero((*value)->data(), (*value)->size());
     }
     return count;
   };
   std::string text;
+  const WipesText wipes(text);
+  Status made;
   if (options.rank == 0) {
     auto count = count_names(text);
     if (!count) return count.error();
     if (*count < kMaxCommunicators) {
       auto id = serve_unique_id(options.host, options.port_range, std::chrono::milliseconds(options.timeout_ms),
                                 options.configured_key);
-      if (!id) return id.error();
-      TUTTI_TRY(client->put(name(*count), id->to_text()));
+      if (!id) made = id.error();
+      const Status put = client->put(name(*count), id ? id->to_text() : std::string(kNoUniqueId));
+      if (!put.ok()) return made.ok() ? put.error() : made.error();
     } else if (*count == kMaxCommunicators) {
       TUTTI_TRY(client->put(name(*count), "full"));
     }
   }
-  TUTTI_TRY(client->barrier());
+  const Status met = client->barrier();
+  // If the caller tries again, rank 0 must not add the next name before all ranks have read this one. So after a round
+  // without an id there is a second barrier.
+  if (!made.ok()) {
+    if (met.ok()) static_cast<void>(client->barrier());
+    return made.error();
+  }
+  TUTTI_TRY(met);
   auto count = count_names(text);
+  if (count && text == kNoUniqueId) {
+    static_cast<void>(client->barrier());
+    return no_unique_id();
+  }
   if (!count) return count.error();
   if (*count == 0) return fail(ErrorCode::kRefused, "rank 0 left nothing in the launcher's store");
   if (*count > kMaxCommunicators) {
     return fail(ErrorCode::kRefused, fmt::format("{} communicators were made under one job id", kMaxCommunicators));
   }
-  const WipesText wipes(text);
   return UniqueId::from_text(text);
 }
 

@@ -1,6 +1,5 @@
 // The types, constants and functions of PMIx that are needed are declared here, so that Tutti can be built without
-// the headers of PMIx. They are those of the PMIx standard since its version 2 (libpmix.so.2). They were compared
-// with the header of OpenPMIx 4.2.2.
+// the headers of PMIx. They are those of libpmix.so.2, and were compared with the header of OpenPMIx 4.2.2.
 #include "bootstrap/pmix.h"
 
 #include <fmt/format.h>
@@ -23,6 +22,7 @@
 #include "base/shared_library.h"
 #include "base/system_error.h"
 #include "base/thread.h"
+#include "bootstrap/unique_id_parts.h"
 
 namespace tutti {
 namespace {
@@ -47,7 +47,7 @@ static_assert(offsetof(Value, data) == 8);
 
 constexpr std::uint16_t kString = 3;
 constexpr std::uint8_t kGlobal = 3;
-// Time limit for PMIx_Finalize. It is longer than the 2 s that OpenPMIx itself waits for the launcher.
+// Time limit for PMIx_Finalize. It is longer than the 2 s that OpenPMIx 4 itself waits for the launcher.
 constexpr std::chrono::seconds kFinalizeTimeout{3};
 // PMIX_OPERATION_SUCCEEDED: the operation has completed already, and its callback will not be called.
 constexpr int kOverAtOnce = -157;
@@ -68,14 +68,14 @@ Error fail(ErrorCode code, const std::string& message) {
           message + "; set TUTTI_ROOT=host:port, rank 0's, on all ranks (mpirun -x TUTTI_ROOT=...)"};
 }
 
-// One operation that another thread completes, for example a thread of the PMIx library. The waiting rank and that
-// thread share the object, because either may be the last to use it.
+// One operation that usually another thread completes, for example a thread of the PMIx library. The waiting thread and
+// the completing thread share the object, because either may be the last to use it.
 struct Pending {
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false;
   int status = 0;
-  std::string text;  // the result; a unique id, which contains a key, so it is wiped
+  std::string text;  // the result; may be a unique id, which contains a secret, so it is wiped
 
   // Makes the context pointer that is passed to the library: a shared owner of `pending`, which end() deletes. If the
   // library accepts the operation, it passes the pointer to the callback exactly once, and the callback calls end().
@@ -110,9 +110,10 @@ struct Pending {
   }
 };
 
-// Some functions of the library have no time limit. This runs `call` in a new thread, and waits for its end until
-// the deadline. If the call hangs, the thread is left running. Therefore `call` may use only objects that it owns
-// or that exist until the process exits. The error of a call that hangs is kTimeout.
+// Some functions of the library have no time limit of their own. This runs `call` in a new thread, and waits for its
+// end until the deadline. If the call hangs, the thread is left running. Therefore `call` may use only objects that it
+// owns or that exist until the process exits. Errors: kTimeout if the call hangs, kSystem if it fails or no thread can
+// be started.
 Status call_limited(const char* what, TimePoint deadline, std::function<int()> call) {
   // Shared with the new thread, because either thread may be the last to use it.
   const auto pending = std::make_shared<Pending>();
@@ -131,9 +132,9 @@ struct Library {
   std::mutex mutex;
   pid_t pid = -1;  // the process that has initialized the library, or -1; a forked child must not call PMIx_Finalize
   Process self;
-  bool hangs = false;  // a call did not end in time, so the library may not be called any more
-  // Number of names in the store that share_through_pmix() has used so far. It is the same on all ranks, because
-  // every rank takes part in every call.
+  bool hangs = false;  // a function run by call() did not end in time, so the library may not be used any more
+  // Number of names in the store that share_through_pmix() has used so far. It must be the same on all ranks, so every
+  // rank must take part in every call.
   int round = 0;
   Put put = nullptr;
   Commit commit = nullptr;
@@ -190,9 +191,13 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
   const std::lock_guard lock(library.mutex);
   TUTTI_TRY(library.open(deadline));
   const std::string key = fmt::format("tutti-{}", library.round++);
+  Status made;
   if (rank == 0) {
     auto text = make();
-    if (!text) return text.error();
+    if (!text) {
+      made = text.error();
+      text = std::string(kNoUniqueId);
+    }
     const WipesText wipes(*text);
     // The call owns a copy of the text, because it may still run when this function has returned.
     const auto put = [key, secret = std::make_shared<const SecretText>(*text)] {
@@ -201,15 +206,19 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
       value.data.string = secret->text.c_str();
       return library.put(kGlobal, key.c_str(), &value);
     };
-    TUTTI_TRY(library.call("store", deadline, put));
+    const Status stored = library.call("store", deadline, put);
+    if (!stored.ok()) return made.ok() ? stored.error() : made.error();
   }
-  TUTTI_TRY(library.call("store", deadline, [] { return library.commit(); }));
+  const Status committed = library.call("store", deadline, [] { return library.commit(); });
+  if (!committed.ok()) return made.ok() ? committed.error() : made.error();
   const auto fenced = std::make_shared<Pending>();  // the barrier; shared with the library
   void* context = Pending::context(fenced);
   int status = library.fence(
       nullptr, 0, nullptr, 0, [](int result, void* given) { Pending::end(given, result, ""); }, context);
   if (status != 0) Pending::refuse(context, status);
-  TUTTI_TRY(fenced->wait(deadline, "barrier"));
+  const Status met = fenced->wait(deadline, "barrier");
+  TUTTI_TRY(made);
+  TUTTI_TRY(met);
   Process root = library.self;
   root.rank = 0;
   const auto got = std::make_shared<Pending>();  // the answer of the store; shared with the library
@@ -223,6 +232,7 @@ Result<std::string> share_through_pmix(std::int32_t rank, const std::function<Re
       context);
   if (status != 0) Pending::refuse(context, status);
   TUTTI_TRY(got->wait(deadline, "store"));
+  if (got->text == kNoUniqueId) return no_unique_id();
   return got->text;
 }
 

@@ -23,7 +23,8 @@
 namespace tutti {
 namespace {
 
-// Time between two look-ups, so that thousands of ranks do not overload a name server.
+// Minimum time between the end of one look-up and the start of the next, so that thousands of ranks do not overload a
+// name server.
 constexpr std::chrono::milliseconds kLookUpPause{500};
 
 std::string numeric_text(const addrinfo& info) {
@@ -46,9 +47,9 @@ std::vector<std::string> numeric_addresses(const addrinfo* found) {
 
 }  // namespace
 
-// One query to the resolver of the system, and its answer: `addresses`, or `trouble` if the query failed.
+// One query to the resolver of the system, and its answer: `addresses`, or `trouble` if there are none.
 struct RootAddresses::LookUp {
-  std::mutex mutex;  // guards the members below
+  std::mutex mutex;  // guards `done`, `addresses` and `trouble`
   std::condition_variable answered;
   bool done = false;
   std::vector<std::string> addresses;
@@ -133,6 +134,7 @@ bool RootAddresses::is_loopback_by_hosts_file() const {
 }
 
 std::string RootAddresses::text() const {
+  if (host_.empty()) return fmt::format("{}", fmt::join(list_, ", "));
   const bool numeric = list_.empty() || (list_.size() == 1 && list_.front() == host_);
   return numeric ? host_ : fmt::format("{} ({})", host_, fmt::join(list_, ", "));
 }

@@ -64,6 +64,11 @@ std::vector<std::uint16_t> ports_to_try(const PortRange& range) {
   return ports;
 }
 
+Error no_unique_id() {
+  return {ErrorCode::kSystem, ErrorScope::kCommunicator, 0,
+          "rank 0 could not make a unique id, so the ranks cannot meet: see the error of rank 0"};
+}
+
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id) {
   Wiped<Layout> layout;
   std::memcpy(static_cast<Layout*>(&layout), id.bytes.data(), sizeof(Layout));

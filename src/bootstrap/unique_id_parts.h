@@ -15,9 +15,11 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/config.h"
 #include "bootstrap/job_key.h"
+#include "tutti/result.h"
 #include "tutti/unique_id.h"
 
 namespace tutti {
@@ -30,18 +32,25 @@ struct UniqueIdParts {
   JobKey key;
 };
 
-// Returns the contents of `id`. Errors: kInvalidArgument if `id` is damaged or has another version.
+// The text that rank 0 passes through a launcher's store instead of an id that it could not make, so that the other
+// ranks fail at once, with no_unique_id().
+inline constexpr std::string_view kNoUniqueId = "!";
+Error no_unique_id();
+
+// Returns the contents of `id`. Errors: kInvalidArgument if `id` is not an id of Tutti, is damaged, or has another
+// version.
 Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 
 // Makes a unique id, and starts its rendezvous server on a numeric address of this machine. The server runs in a
 // detached thread until the set-up is over, or until no rank has joined within `timeout`. If `configured` is set,
-// only ranks that have that key as well are admitted. Errors: kConfig (a link-local address), kSystem.
+// only ranks that have that key as well are admitted. Errors: kConfig (a link-local or wildcard address, or not a
+// numeric address), kSystem.
 Result<UniqueId> serve_unique_id(const std::string& address, const PortRange& ports, std::chrono::milliseconds timeout,
                                  const std::optional<JobKey>& configured);
 
-// Returns at most 256 consecutive ports of the range (the first port of the range follows after its last one). The port
-// with which the result begins depends on the process. Returns {0}, which stands for any free port, if no range is
-// configured.
+// Returns at most kMaxPortsToTry (unique_id.cc) consecutive ports of the range (the first port of the range follows
+// after its last one). The port with which the result begins depends on the process. Returns {0}, which stands for any
+// free port, if no range is configured.
 std::vector<std::uint16_t> ports_to_try(const PortRange& range);
 
 // The FNV-1a hash of a text. Different texts usually have different hashes, but an attacker can find texts with the

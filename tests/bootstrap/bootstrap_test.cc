@@ -388,7 +388,9 @@ TEST(UniqueId, TheFirstToComeSaysHowManyThereAre) {
 TEST(UniqueId, EndsWhenNobodyComes) {
   const UniqueId id = UniqueId::create({.timeout = milliseconds(50)}).value();
   EXPECT_TRUE(eventually([&] { return !test::port_is_open(unpack_unique_id(id)->port); }));
-  expect_words(failure_of(by_id(0, 2, id)), "nobody serves the unique id");
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  expect_words(failure_of(by_id(0, 2, id)),
+               "nobody serves the unique id at " + parts.address + ":" + std::to_string(parts.port) + ":");
 }
 
 }  // namespace

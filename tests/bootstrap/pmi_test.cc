@@ -163,6 +163,37 @@ TEST(Pmi, AThousandCommunicatorsAreMadeAndThenAllRanksFailAtOnce) {
   }
 }
 
+// The others must not wait for an id until their deadline. All may try again at once.
+TEST(Pmi, AnIdThatRank0CannotMakeFailsAllAtOnce) {
+  Launcher launcher(3);
+  std::vector<std::thread> ranks;
+  for (std::int32_t rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      RendezvousOptions options;
+      options.rank = rank;
+      options.size = 3;
+      options.job_id = "hydra";
+      options.pmi_fd = launcher.clients[std::size_t(rank)];
+      options.timeout_ms = test::patience().count();
+      options.host = "0.0.0.0";  // not the address of a server
+      for (int attempt = 0; attempt < 3; ++attempt) {
+        const auto bootstrap = tcp_bootstrap(options);
+        ASSERT_FALSE(bootstrap.ok());
+        EXPECT_EQ(bootstrap.error().code, rank == 0 ? ErrorCode::kConfig : ErrorCode::kSystem)
+            << to_string(bootstrap.error());
+        if (rank != 0) {
+          EXPECT_EQ(bootstrap.error().rank, 0);
+        }
+      }
+      options.host = "127.0.0.1";
+      const auto bootstrap = tcp_bootstrap(options);
+      EXPECT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
+      if (bootstrap.ok()) (*bootstrap)->set_succeeded();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 // The launcher's store holds the id in clear. A process that reads it there still lacks the job's key.
 TEST(Pmi, ARankThatKnowsTheStoreAloneIsRefusedIfAKeyIsConfigured) {
   Launcher launcher(2);

@@ -51,5 +51,23 @@ TEST(Pmix, ACallThatHangsEndsAtTheDeadline) {
 // PMIx_Finalize() is given 3 s, because the launcher regards a rank that exits without calling it as crashed.
 TEST(Pmix, AGoodbyeThatHangsDoesNotHoldTheProcess) { EXPECT_EQ(outcome_when_hanging("PMIx_Finalize"), kShared); }
 
+// The library that the test loads has one store, so this process can be first rank 0 and then rank 1.
+TEST(Pmix, AnIdThatRank0CannotMakeFailsAllAtOnce) {
+  ASSERT_NE(dlopen(TUTTI_FAKE_PMIX, RTLD_NOW | RTLD_GLOBAL), nullptr);
+  const auto share = [](std::int32_t rank) {
+    return share_through_pmix(
+        rank,
+        []() -> Result<std::string> {
+          return Error{ErrorCode::kConfig, ErrorScope::kCall, -1, "no address"};
+        },
+        std::chrono::steady_clock::now() + test::patience());
+  };
+  EXPECT_EQ(share(0).error().message, "no address");
+  const auto other = share(1);
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().rank, 0);
+  EXPECT_EQ(other.error().code, ErrorCode::kSystem);
+}
+
 }  // namespace
 }  // namespace tutti
