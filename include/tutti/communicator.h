@@ -1,21 +1,24 @@
 // Communicator: one rank's membership in a group of ranks that call collectives together.
 //
-// - All ranks call the same collectives in the same order, with the same count, type, operation and algorithm. Ranks
-//   that disagree get kMismatch with the name of the rank and of the argument; the communicator stays usable. Sends and
-//   receives are ordered separately: between two ranks, in each direction, the k-th send matches the k-th receive.
-// - A call that returns kInvalidArgument did not happen. Peers that made the same call wait until this rank makes it
-//   with correct arguments, or until their timeout.
+// - All ranks call the same collectives in the same order, with the same count, type, operation and algorithm. If ranks
+//   disagree, the call fails with kMismatch, which on the host names the rank and the argument; the communicator stays
+//   usable if Error::scope is kCall. Sends and receives are ordered separately: between two ranks, in each direction,
+//   the k-th send matches the k-th receive.
+// - A call that returns kInvalidArgument did not happen, unless Error::rank names a rank, whose buffer could then not
+//   be accessed during the call. Peers that made the same call wait until this rank makes it with correct arguments, or
+//   until their timeout.
 // - Buffers are host memory, or memory of one GPU, aligned to the element. Input and output do not overlap, except in
 //   the in-place form that is stated for each collective. Buffers that a rank does not use may be null. count may be 0.
-// - Every collective can return kInvalidArgument, kUnsupported (the collective has no such algorithm), kMismatch,
-//   kTimeout, kAborted, kPeerLost, kSystem, with checksums kDamaged, and on device memory kDevice. A call that fails on
-//   one rank may succeed on another, unless CommunicatorOptions::uniform is set. After any error other than
-//   kInvalidArgument the contents of the output are unspecified; in place, the input is lost as well.
-// - A call on device memory is queued on CallOptions::stream and returns before it has run. Later failures are returned
-//   by async_status() and by the call's Work.
-// - All functions may be called from any thread at any time. The caller ensures that calls from several threads have
-//   the same order on all ranks. Different Communicators are independent. After fork() only the parent process may
-//   use its communicators.
+// - Every collective can return kInvalidArgument, kUnsupported (for example, too many ranks for the algorithm),
+//   kMismatch, kTimeout, kAborted, kPeerLost, kRefused, kSystem, with checksums kDamaged, and on device memory kDevice.
+//   A call that fails on one rank may succeed on another; CommunicatorOptions::uniform prevents this for some calls.
+//   After any error, unless the call did not happen, the contents of the output are unspecified; in place, the input is
+//   lost as well.
+// - A call on device memory is queued on CallOptions::stream and returns before it has run (exception: see run()).
+//   Later failures are returned by async_status() and by the call's Work.
+// - All functions except the destructor may be called from any thread at any time. The caller ensures that calls from
+//   several threads have the same order on all ranks. Different Communicators are independent. After fork() only the
+//   parent process may use its communicators.
 //
 // docs/communicator.md explains all of this: failed calls, in-place calls, device memory, graphs, threads and fork().
 #pragma once
@@ -48,15 +51,17 @@ class PendingImpl;
 
 class Communicator;
 
-// How a rank finds the other ranks, and how the communicator works. A field that is left at its default is read from
-// the environment: first from Tutti's variables (TUTTI_RANK, TUTTI_WORLD_SIZE, TUTTI_ROOT, TUTTI_JOB_ID, ..., which
-// `tutti run` sets; docs/config.md lists all of them), then from the variables of torchrun, mpirun, srun and other
-// launchers (docs/run.md). If neither sets it, the default that is stated here applies.
+// How a rank finds the other ranks, and how the communicator works. A field that is left at its default (except
+// `device` and `devices`) is read from the environment: first from Tutti's variables (TUTTI_RANK, TUTTI_WORLD_SIZE,
+// TUTTI_ROOT, TUTTI_JOB_ID, ..., which `tutti run` sets; docs/config.md lists all of them), then from the variables of
+// torchrun, mpirun, srun and other launchers (docs/run.md). If neither sets it, the default that is stated here
+// applies.
 struct CommunicatorOptions {
   std::int32_t rank = -1;  // 0 .. size-1; -1: from the environment
   std::int32_t size = -1;  // number of ranks, 1 .. 65535; -1: from the environment
-  // "host:port" at which rank 0 listens during set-up. Default: host 127.0.0.1 (::1 if loopback has only IPv6), and
-  // port 29477 or, if TUTTI_PORT_RANGE is set, a port of that range that depends on the job id.
+  // "host:port" at which rank 0 listens during set-up. Default: the address of `interface` or, if that is empty,
+  // 127.0.0.1 (::1 if loopback has only IPv6), and port 29477 or, if TUTTI_PORT_RANGE is set, a port of that range that
+  // depends on the job id.
   std::string root;
   std::string job_id;  // ranks with a different job id are refused; at most 128 bytes; default "default"
   // Path of a file with 16 to 4096 random bytes, mode 600: the secret by which the ranks of a job authenticate each
@@ -64,10 +69,10 @@ struct CommunicatorOptions {
   // key is configured together with a unique id, a rank needs both, and so does the process that creates the id.
   std::string job_key_file;
   // Network interface for this rank's data, and for set-up if `root` has no host. Default: lo for set-up; for data, the
-  // interface of the route to rank 0.
+  // interface of the route to the other ranks.
   std::string interface;
   // With an id, the ranks meet at the address in the id: root and job_id are ignored, and interface has no effect on
-  // set-up. If a job key is configured, the ranks need both the id and the key.
+  // set-up. If a job key is configured, the ranks need both. Unset: TUTTI_UNIQUE_ID, unless `root` is set.
   std::optional<UniqueId> unique_id;
   // How ranks may reach each other: "auto" (shared memory inside a machine; between machines RDMA if both have it,
   // otherwise TCP), "shm" (an error if the ranks are on several machines), or "tcp", "verbs" or "ucx" (also inside a
@@ -79,16 +84,17 @@ struct CommunicatorOptions {
   std::string attach;
   // Whether data between machines is encrypted (TLS 1.3 over TCP; docs/security.md states guarantees and cost). Must
   // be the same on all ranks. With encryption the transports verbs and ucx are never chosen. Requesting one of them
-  // is a kConfig error, and so is a machine without libssl.so.3. Unset: TUTTI_ENCRYPT, then false.
+  // is a kConfig error, and so is a missing libssl.so.3 if ranks use a network. Unset: TUTTI_ENCRYPT, then false.
   std::optional<bool> encrypt;
   // Ranks share memory only with ranks on the same machine that have the same node id. Different ids split one
   // machine into several, for example for tests. Empty: TUTTI_NODE_ID, then all ranks have the same id. At most 64
   // bytes.
   std::string node_id;
-  // `device`: the CUDA number of this rank's GPU, or kNoDevice if this rank uses no GPU. Unset: the GPU of the
-  // calling thread's current CUDA context, if it has one. With device_calls "auto", calls on GPU memory run on the
-  // GPUs if every rank has a GPU of the same machine and these GPUs can access each other. Otherwise, or with
-  // "staged", the host carries out these calls. Empty device_calls: TUTTI_DEVICE_CALLS, then "auto".
+  // `device`: the CUDA number of this rank's GPU, or kNoDevice if this rank uses no GPU. Unset: the GPU of the calling
+  // thread's current CUDA context, if it has one. With device_calls "auto", calls on GPU memory run on the GPUs if
+  // every rank has a GPU of the same machine, these GPUs can access each other, and no limit in docs/limits.md prevents
+  // it. Otherwise, or with "staged", the host carries out these calls. Empty device_calls: TUTTI_DEVICE_CALLS, then
+  // "auto".
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;
@@ -108,8 +114,8 @@ struct CommunicatorOptions {
   std::optional<bool> checksum;
   // The device of each rank. Used by create_all() only. If it is empty, all ranks use `device`.
   std::vector<std::int32_t> devices;
-  // setup_timeout: how long set-up waits for missing ranks. timeout: how long a collective may make no progress
-  // before it fails. 0: from the environment (TUTTI_SETUP_TIMEOUT_MS, TUTTI_TIMEOUT_MS), then 60 s.
+  // setup_timeout: how long set-up waits for missing ranks. timeout: how long a collective, send or receive may make no
+  // progress before it fails. 0: from the environment (TUTTI_SETUP_TIMEOUT_MS, TUTTI_TIMEOUT_MS), then 60 s.
   std::chrono::milliseconds setup_timeout{0};
   std::chrono::milliseconds timeout{0};
 };
@@ -119,8 +125,8 @@ struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // must be the same on all ranks
   Scale scale{};                           // used by ReduceOp::kPreMulSum only
   std::chrono::milliseconds timeout{0};    // longest time without progress; 0: the communicator's timeout
-  // If reduction.combine is not null, this function reduces the elements, and the call's data type and operation are
-  // ignored.
+  // If reduction.combine is not null, this function reduces the elements. The call's data type is then ignored, and its
+  // operation only has to be a valid ReduceOp.
   UserReduction reduction{};
   // The CUstream of a call on device memory. The stream belongs to the context of the buffers. If the option is empty
   // or contains a null pointer, the default stream of that context is used. A call on host memory ignores the stream,
@@ -142,7 +148,7 @@ struct Agreement {
   // Sequence number of the last collective that completed on every survivor (the number in error messages, for example
   // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall.
   // If ranks have GPUs but the host carries out the calls on device memory, a long call is split into segments, and
-  // each segment takes a number. Sends, receives and calls that run on GPUs are not counted.
+  // each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted.
   std::uint64_t last_operation = 0;
   std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
@@ -158,14 +164,15 @@ struct BlockCounts {
 };
 
 // The sizes of calls for which a user plan is used if the call passes Algorithm::kAuto: min_bytes <= bytes of one block
-// of the call <= max_bytes.
+// of the call (of a v-variant: of an average block) <= max_bytes.
 struct PlanUse {
   std::size_t min_bytes = 0;
   std::size_t max_bytes = SIZE_MAX;
 };
 
 // Any collective, as a value for run(), start() and Group::add(). The functions of Communicator describe each
-// collective and its buffers. Fields that the collective does not use are ignored.
+// collective and its buffers. Fields that the collective does not use are ignored, but type and op must be valid
+// values.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   const void* input = nullptr;
@@ -280,32 +287,32 @@ class TUTTI_API Communicator {
   // Collective. Errors: those of split().
   Result<std::unique_ptr<Communicator>> duplicate();
 
-  // Creates a communicator of the ranks that are not in `excluded` (any order; duplicates allowed), renumbered
-  // without gaps in their present order. Collective over the remaining ranks only, which pass the same set, and which
-  // make their shrink() calls in one order. Excluded ranks take no part: their processes may have exited or be
-  // stopped, or they may continue to use this communicator. This communicator may be in any state (healthy, broken by
-  // abort(), kPeerLost or kTimeout, finalized) and does not change; abort() on it does not end a shrink(). Registered
-  // memory and use_plan() are not carried over. Calls on the old and the new communicator do not disturb each other,
-  // as after split(). Another shrink() call, also after an error, starts from the beginning. Waits for the other
-  // ranks at most the set-up timeout, and then once more at most that long for the set-up of the new communicator.
-  // Errors, with rank numbers of this communicator, scope kCall: kInvalidArgument (a rank is out of range or is this
-  // rank; nothing was sent), kTimeout (names the missing ranks, but only the lowest remaining rank if that one is
-  // missing), kPeerLost (the process of a remaining rank has ended), kMismatch (names a rank that passed another
-  // set), kSystem. If the process of the lowest remaining rank ends in the last step, some ranks may get the new
-  // communicator, in which that rank is lost, while others get an error.
+  // Creates a communicator of the ranks that are not in `excluded` (any order; duplicates allowed), renumbered without
+  // gaps in their present order. Collective over the remaining ranks only, which pass the same set, and which make
+  // their shrink() calls in one order. Excluded ranks take no part: their processes may have exited or be stopped, or
+  // they may continue to use this communicator. This communicator may be in any state (healthy, broken by abort(),
+  // kPeerLost or kTimeout, finalized) and does not change; abort() on it does not end a shrink(). Registered memory and
+  // use_plan() are not carried over. Calls on the old and the new communicator do not disturb each other, as after
+  // split(). Another shrink() call, also after an error, starts from the beginning. Waits for the other ranks at most
+  // the set-up timeout, then at most that long for the set-up of the new communicator, and then up to 1 s for its last
+  // messages. Errors, with rank numbers of this communicator, scope kCall: kInvalidArgument (a rank is out of range or
+  // is this rank; nothing was sent), kTimeout (names the missing ranks, but only the lowest remaining rank if that one
+  // is missing), kPeerLost (the process of a remaining rank has ended), kMismatch (names a rank that passed another
+  // set), those of create(). If the process of the lowest remaining rank ends in the last step, some ranks may get the
+  // new communicator, in which that rank is lost, while others get an error.
   Result<std::unique_ptr<Communicator>> shrink(std::span<const std::int32_t> excluded);
 
   // Agrees with all live ranks on the list of survivors, on the last collective that every survivor completed, and on
   // the minimum of a value. A rank is excluded if its process has ended, or if it does not call agree() within
-  // `timeout`. If a process on another machine ended earlier and this communicator has not noticed, the call waits
-  // for the full `timeout`. This communicator may be in any state and does not change. The results of the n-th
-  // agree() of two ranks are equal, even if ranks die during the call, the coordinator included. The only exception:
-  // if live ranks could not communicate for `timeout` (they were stopped, or the network was cut), two different
-  // results are possible, but then no rank is a survivor in both. Between machines a broken connection counts as a
-  // death, even if that rank is alive; that rank may not learn that it was excluded. Takes at most 4 times `timeout`,
-  // or 8 times in uniform mode, not counting time in which this rank's process was suspended. If all ranks call
-  // agree(), it takes some milliseconds. Errors, scope kCall: kTimeout (names ranks that stopped responding; call
-  // again), kRefused (this rank was too late and the others agreed without it; it may join their next agreement),
+  // `timeout`. If a process on another machine ended earlier and this communicator has not noticed, the call waits for
+  // the full `timeout`. This communicator may be in any state and does not change. The results of the n-th agree() of
+  // two ranks are equal, even if ranks die during the call, the coordinator included. The only exception: if live ranks
+  // could not communicate for `timeout` (they were stopped, or the network was cut), two different results are
+  // possible, but then no rank is a survivor in both. Between machines a broken connection counts as a death, even if
+  // that rank is alive; that rank may not learn that it was excluded. Takes at most 4 times `timeout` and 1 s, or twice
+  // as long in uniform mode, not counting time in which this rank's process was suspended. If all ranks call agree(),
+  // it takes some milliseconds. Errors, scope kCall: kTimeout (names ranks that stopped responding; call again),
+  // kRefused (this rank was too late and the others agreed without it; it may join their next agreement),
   // kInvalidArgument (`timeout` is negative).
   Result<Agreement> agree(const AgreeOptions& options = {});
   // Calls agree(), and creates a communicator of the survivors in the order of their ranks. Either all survivors get
@@ -323,11 +330,11 @@ class TUTTI_API Communicator {
   Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
   // From now on this plan runs the calls of its collective (and root) that pass Algorithm::kUser, and those that pass
-  // kAuto if their block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass
-  // the same plans in the same order; otherwise a call for which two ranks use different plans returns kMismatch.
-  // Local call. Errors: kInvalidArgument (the plan is for another number of ranks or for another assignment of ranks
-  // to machines, `use` is an empty range, or there are 256 plans already), kUnsupported (the plan needs more slots or
-  // lanes than the connections have).
+  // kAuto if their block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass the
+  // same plans in the same order; otherwise a call for which two ranks use different plans returns kMismatch. Local
+  // call. Errors: kInvalidArgument (the plan is for another number of ranks or for another assignment of ranks to
+  // machines, `use` is an empty range, or there are 256 plans already), kUnsupported (the plan needs more slots or
+  // lanes than the connections have), those of opening its connections.
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
   // Waits until every operation in progress on this rank has ended, then leaves the communicator: later calls are
@@ -335,9 +342,9 @@ class TUTTI_API Communicator {
   // leaves the communicator, but aborts the operations in progress instead of waiting for them.
   Status finalize();
 
-  // Leaves the communicator. Operations in progress on this rank end with kAborted. During the destructor no thread
-  // may be inside a call on the communicator or wait for a Work of it. Waits for peers only if a call has failed in
-  // which they may have used this rank's memory, and then at most 1 s.
+  // Leaves the communicator. Operations in progress on this rank end with kAborted. During the destructor no thread may
+  // be inside a call on the communicator or wait for a Work of it. Waits for peers only if they may still use this
+  // rank's memory: at most 1 s after a failed call. With GPUs it may also wait some seconds for streams and peers.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -345,7 +352,7 @@ class TUTTI_API Communicator {
   // This rank's number, 0 .. size()-1, and the number of ranks.
   std::int32_t rank() const;
   std::int32_t size() const;
-  // Number of machines on which the ranks run. Ranks of one machine can share memory.
+  // Number of machines on which the ranks run; node ids split a machine. Ranks of one machine can share memory.
   std::int32_t nodes() const;
   // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared
   // memory inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or
@@ -354,17 +361,17 @@ class TUTTI_API Communicator {
   // Whether calls on device memory run on the ranks' GPUs; otherwise the host carries them out, as it does between
   // suspend() and resume(). The same on every rank.
   bool runs_on_devices() const;
-  // The algorithm that Algorithm::kAuto selects for a call on host memory of `count` elements of `type` per block,
-  // with root 0; the same on every rank. Returns kAuto itself if there is not enough memory to evaluate the
-  // selection.
-  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const;
+  // The algorithm that Algorithm::kAuto selects for a call of `count` elements of `type` per block, with root 0 and
+  // neither kPreMulSum nor a UserReduction; the same on every rank. `on_device`: the call's buffers are device memory.
+  // Returns kAuto itself if there is not enough memory to evaluate the selection.
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device = false) const;
   // The time in microseconds that a call takes according to the cost model. The call is as in auto_algorithm(): on host
-  // memory, with root 0. The model uses measured costs if `tutti tune` has run on rank 0's machine, and defaults
-  // otherwise. Returns nothing if the model does not apply: calls on device memory run on GPUs, a user plan would run,
-  // the collective has no such algorithm, there is 1 rank, there are more than 64 ranks, machines have different
-  // numbers of ranks, or the ranks of a machine are not numbered consecutively. The first prediction for each
-  // combination of collective, algorithm and size runs a simulation (up to 0.1 s with 64 ranks on an idle machine);
-  // 1,024 results are cached.
+  // memory, with root 0. The model uses measured costs if rank 0 has a file of `tutti tune`, and defaults otherwise.
+  // Returns nothing if the model does not apply: calls on device memory run on GPUs, a user plan would run, the
+  // collective has no such algorithm, there is 1 rank, there are more than 64 ranks, machines have different numbers of
+  // ranks, or the ranks of a machine are not numbered consecutively. The first prediction for each combination of
+  // collective, algorithm and size runs a simulation (up to 0.1 s with 64 ranks on an idle machine); at most 1,024
+  // results are cached.
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type,
                                      Algorithm algorithm = Algorithm::kAuto) const;
 
@@ -397,7 +404,9 @@ class TUTTI_API Communicator {
   // v-variants: the ranks' blocks have different lengths. The `counts` of all_gather_v and reduce_scatter_v must be
   // the same on all ranks (the displacements may differ). In the other three a rank passes only the lengths of the
   // blocks that it sends or receives. The lengths that the sender and the receiver of a block pass must be equal;
-  // otherwise the receiver gets kMismatch (on host memory with both lengths). all_to_all_v has no in-place form.
+  // otherwise the receiver gets kMismatch (on host memory with both lengths). Exceptions: kInvalidArgument for a rank's
+  // block for itself, and kTimeout if GPUs carry out the call and one of the lengths is 0. all_to_all_v has no in-place
+  // form.
   Status all_gather_v(const void* input, void* output, const BlockCounts& counts, DataType type,
                       const CallOptions& options = {});
   Status reduce_scatter_v(const void* input, void* output, const BlockCounts& counts, DataType type, ReduceOp op,
@@ -409,34 +418,34 @@ class TUTTI_API Communicator {
   Status scatter_v(const void* input, const BlockCounts& counts, void* output, std::size_t count, DataType type,
                    std::int32_t root, const CallOptions& options = {});
 
-  // Point to point. `peer` must be another rank (in a Group it may also be this rank, if the Group holds both the
-  // send and its receive). send() returns when the data has left the buffer; the receiver may not have it yet. If the
-  // receiver has left, or its process ended at least 1 s before the call, the result is kPeerLost. Count and type
-  // must be the same at both ends.
+  // Point to point. `peer` must be another rank (in a Group it may also be this rank, if the Group holds both the send
+  // and its receive). On host memory send() returns when the data has left the buffer; the receiver may not have it
+  // yet. If the receiver has left, or its process ended at least 1 s before the call, the result is kPeerLost. Count
+  // and type must be the same at both ends.
   Status send(const void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   // Waits until a message has arrived for which this rank has not called a receive, and returns its sender. Messages
   // between GPUs that carry out sends and receives themselves are not found (docs/communicator.md). The message is not
   // taken; the next receive() from that sender gets it. Local call; only options.timeout is used. If several peers have
   // sent, they take turns. Receives that this rank calls during the wait, also in a Group or all_to_all_v, get the
-  // messages first. Errors: kInvalidArgument (a communicator of one rank), kTimeout (no message arrived), kPeerLost (a
-  // peer's process ended, or all peers have left), kAborted. Over TCP, this rank may have no connection to a peer that
-  // never sent to it. If the process of such a peer ends, this rank cannot find out whether the peer had left before,
-  // and that end alone does not end the wait.
+  // messages first. Errors: kInvalidArgument (for example, a communicator of one rank), kTimeout (no message arrived),
+  // kPeerLost (a peer's process ended, or all peers have left), kAborted, or the error that made the communicator
+  // unusable. Over TCP, this rank may have no connection to a peer that never sent to it. If the process of such a peer
+  // ends, this rank cannot find out whether the peer had left before, and that end alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
   // Like next_sender(), but does not wait for a message: returns the sender if a message has arrived, otherwise
   // nothing. However, if another thread is inside a blocking call of this communicator, it waits until that call has
-  // ended. Errors: kInvalidArgument (a communicator of one rank), or the error that made the communicator unusable.
+  // ended. Errors: kInvalidArgument (see next_sender()), or the error that made the communicator unusable.
   Result<std::optional<std::int32_t>> try_next_sender();
 
-  // Runs or starts any of the collectives above. start() returns at once. It returns argument errors, and the error
-  // that made the communicator unusable; Work::wait() returns all others. The buffers belong to the operation until
-  // it has ended. Collectives of one communicator run in the order of their calls. For a call on device memory run()
-  // also returns at once, and Work::wait() also waits until the stream has completed the call. An exception: if several
-  // ranks of one process share a GPU, run(), start() and all other calls on its memory wait on the host. If the GPU
-  // carries the call out, they wait until these ranks have made the call, too. If the host does, they wait until the
-  // call has ended; but if the call has no output on this rank, they return at once. Captured calls do not wait. A
-  // thread that makes the calls of several of these ranks must make them in a Group.
+  // Runs or starts any of the collectives above. start() returns at once, with the errors that are found before the
+  // operation is queued (for example of its arguments); Work::wait() returns all others. The buffers belong to the
+  // operation until it has ended. Collectives of one communicator run in the order of their calls. For a call on device
+  // memory run() also returns at once, and Work::wait() also waits until the stream has completed the call. An
+  // exception: if several ranks of one process share a GPU, run(), start() and all other calls on its memory wait on
+  // the host. If the GPU carries the call out, they wait until these ranks have made the call, too. If the host does,
+  // they wait until the call has ended; but if the call has no output on this rank, they return at once. Captured calls
+  // do not wait. A thread that makes the calls of several of these ranks must make them in a Group.
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
@@ -452,11 +461,13 @@ class TUTTI_API Communicator {
   std::uint64_t device_memory_use() const;
 
   // Returns the first error of a call on device memory that failed after it was queued. An error of a single
-  // call is cleared, so that it is returned once. An error that has broken the communicator may be returned again.
+  // call is cleared, so that it is returned once. An error that has broken the communicator may be returned again; if
+  // GPUs carry out calls, that may be an error of another cause, for example kAborted after abort().
   Status async_status();
 
-  // Allocates zeroed, page-aligned memory that all ranks of this machine can access, so that collectives on it avoid a
-  // copy. Uses huge pages if the system provides them. Local call. bytes > 0. Errors: kInvalidArgument, kSystem.
+  // Allocates zeroed, page-aligned memory that the ranks with which this rank shares memory can access, so that
+  // collectives on it avoid a copy. Uses huge pages if the system provides them. Local call. bytes > 0. Errors:
+  // kInvalidArgument, kSystem.
   Result<Memory> allocate(std::size_t bytes);
 
   // Makes existing host memory of this process accessible to the ranks of this machine, by remapping it onto shared
@@ -467,13 +478,13 @@ class TUTTI_API Communicator {
   //
   // Device memory is registered differently, by a collective call; docs/communicator.md has the rules. Errors, reported
   // to all ranks: kInvalidArgument (names the rank that passed memory of another GPU or context), kSystem (names the
-  // rank on which it failed), kUnsupported (memory of a pool, managed memory, virtual memory that other processes
-  // cannot map, or 64 registrations exist). If calls on device memory run on the host: kUnsupported on this rank only,
-  // and the call has no effect.
+  // rank on which it failed), kDevice, kUnsupported (memory of a pool, managed memory, virtual memory that other
+  // processes cannot map, or 64 registrations exist). If calls on device memory run on the host: kUnsupported on this
+  // rank only, and the call has no effect.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
-  // Ends every operation in progress with kAborted, on this rank at once and on peers when they next check, and makes
-  // the communicator unusable. May be called from any thread, in any state.
+  // Ends every operation in progress (in uniform mode later, see `uniform`) with kAborted, on this rank at once and on
+  // peers when they next check, and makes the communicator unusable. May be called from any thread, in any state.
   void abort();
 
  private:

@@ -1,5 +1,4 @@
 // PyCommunicator: the functions of include/tutti/communicator.h for Python, with addresses of arrays (integers).
-#include <dlfcn.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -36,20 +35,11 @@ nb::object communicator_or_none(std::unique_ptr<Communicator> communicator) {
   return nb::cast(new PyCommunicator(std::move(communicator)), nb::rv_policy::take_ownership);
 }
 
-bool cuda_is_loaded() {
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (driver != nullptr) dlclose(driver);
-  return driver != nullptr;
-}
-
 // Creates a communicator. In the main thread, set-up runs in a background thread while this function checks for Ctrl-C.
-// There is one exception: if no GPU is named and CUDA is loaded, set-up must run in this thread, because it takes the
-// rank's GPU from the current CUDA context of the thread. In other threads, set-up runs in the thread as well.
+// In other threads, set-up runs in the thread itself.
 Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOptions& options) {
-  if (!in_main_thread() || (!options.device && cuda_is_loaded())) {
-    return unlocked([&] { return Communicator::create(options); });
-  }
-  auto pending = std::make_unique<PendingCommunicator>(Communicator::create_async(options));
+  if (!in_main_thread()) return unlocked([&] { return Communicator::create(options); });
+  auto pending = unlocked([&] { return std::make_unique<PendingCommunicator>(Communicator::create_async(options)); });
   for (std::chrono::microseconds pause(20); !pending->test(); pause = std::min(2 * pause, kLongestPause)) {
     unlocked([&] { std::this_thread::sleep_for(pause); });
     if (PyErr_CheckSignals() == 0) continue;
@@ -249,7 +239,10 @@ std::optional<double> predicted_us(const PyCommunicator& self, int kind, std::si
 int auto_algorithm(const PyCommunicator& self, int kind, std::size_t count, int dtype) {
   CallArguments arguments;
   read_call(arguments, kind, 0, 0, count, dtype, 0, 0, 0, 0, nb::none(), {}, {}, {}, {}, {}, 0);
-  return static_cast<int>((*self).auto_algorithm(arguments.call.kind, count, arguments.call.type));
+  const Communicator& communicator = *self;
+  const Algorithm chosen =
+      unlocked([&] { return communicator.auto_algorithm(arguments.call.kind, count, arguments.call.type); });
+  return static_cast<int>(chosen);
 }
 
 nb::object new_unique_id(std::string interface, std::uint16_t first_port, std::uint16_t last_port,

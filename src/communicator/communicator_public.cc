@@ -1,5 +1,5 @@
-// Implements the public class Communicator, except for the collectives (collectives.cc). Each function passes its call
-// to the implementation.
+// Implements the public class Communicator, except for the collectives (collectives.cc) and the functions that create
+// the first communicators of a job (create.cc). Each function passes its call to the implementation.
 // Functions that return a Status or a Result turn exceptions into errors. The others cannot return an error; those
 // that return a string may throw std::bad_alloc.
 #include <algorithm>
@@ -48,11 +48,11 @@ std::int32_t Communicator::nodes() const {
 }
 bool Communicator::runs_on_devices() const { return impl_->devices().runs_on_devices(); }
 std::string Communicator::transport() const { return std::string(impl_->environment().transport->name()); }
-Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) const {
+Algorithm Communicator::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device) const {
   Algorithm algorithm = Algorithm::kAuto;
   runs_through([&] {
     const std::scoped_lock lock(impl_->submission_mutex());
-    algorithm = impl_->operations().auto_algorithm(kind, count, type);
+    algorithm = impl_->operations().auto_algorithm(kind, count, type, on_device);
   });
   return algorithm;
 }

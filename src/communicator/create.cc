@@ -1,5 +1,5 @@
-// Makes the first communicators of a job: either for one rank of a job with several processes (create), or for all
-// ranks in this process (create_all).
+// Makes the first communicators of a job: either for one rank (create, create_async), or for all ranks, which are then
+// in this process (create_all).
 #include "communicator/create.h"
 
 #include <fmt/format.h>
@@ -208,7 +208,8 @@ Result<std::vector<std::string>> gather_alone(const std::string& blob) { return 
 class InProcessGather {
  public:
   explicit InProcessGather(std::uint32_t ranks) : blobs_(ranks) {}
-  // Ends the current round and all future ones with the error `why`, because some rank will not take part any more.
+  // Ends the current round and all future ones with the error `why`, because some rank will not take part any more. The
+  // first error stays.
   void give_up(const Error& why) noexcept {
     const std::scoped_lock lock(mutex_);
     if (!given_up_) given_up_ = copy_of(why);
@@ -397,10 +398,18 @@ Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size,
 
 class PendingImpl {
  public:
+  using Made = Result<std::unique_ptr<Communicator>>;
+
   explicit PendingImpl(const CommunicatorOptions& options) {
     const SignalsBlocked blocked;  // the new thread inherits the blocked signals
     try {
-      result_ = std::async(std::launch::async, [options] { return Communicator::create(options); });
+      // If no device is named, the current CUDA context of this thread determines the GPU.
+      const auto context = options.device ? CurrentContext() : CurrentContext::of_this_thread();
+      result_ = std::async(std::launch::async, [options, context]() -> Made {
+        const auto scope = context.enter();
+        if (!scope) return scope.error();
+        return Communicator::create(options);
+      });
     } catch (...) {
       failed_ = error_of_exception(ErrorScope::kCall, -1,
                                    "no thread can be started (raise the limit of processes or of memory)");
@@ -409,15 +418,15 @@ class PendingImpl {
   bool ready() const {
     return !result_.valid() || result_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
-  Result<std::unique_ptr<Communicator>> take() {
+  Made take() {
     if (auto failed = std::exchange(failed_, std::nullopt)) return *std::move(failed);
     if (!result_.valid()) return invalid("wait() of this PendingCommunicator has been called already");
     return result_.get();
   }
 
  private:
-  std::future<Result<std::unique_ptr<Communicator>>> result_;
-  std::optional<Error> failed_;  // set if no thread could be started
+  std::future<Made> result_;
+  std::optional<Error> failed_;  // set if the set-up could not be started
 };
 
 }  // namespace detail

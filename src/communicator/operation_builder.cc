@@ -82,7 +82,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare(const CollectiveCal
   return prepare_collective(std::move(checked), options);
 }
 
-// Stages the buffers of a call through host memory. Returns null if they are host memory already.
+// Stages the buffers of a call through host memory. Returns null if they are host memory already or have no bytes.
 template <class Checked>
 Result<std::shared_ptr<StartCondition>> OperationBuilder::staged_for(Checked& checked, const CallOptions& options) {
   const cuda::Driver* driver = cuda::Driver::loaded();
@@ -203,7 +203,7 @@ OperationBuilder::ShortChoice OperationBuilder::choose_short(const ShortPlans& p
   Selection selection{.algorithm = algorithm};
   if (algorithm == Algorithm::kAuto) selection = selector_.choose(collective, {.bytes = bytes, .attached = true});
   const bool by_mailbox = InlineCollective::takes(collective, selection.algorithm, bytes);
-  // The operation is not kPreMulSum (may_be_attached()), and takes() treats all others alike.
+  // The ReduceOp is not kPreMulSum (may_be_attached()), and takes() treats all others alike.
   if (!by_mailbox && !SingleCopyCollective::takes(collective, selection.algorithm, ReduceOp::kSum)) return {};
   BoundPlan* const plan = by_mailbox ? plans.by_mailbox : plans.direct;
   if (plan == nullptr || plan->shape.algorithm != selection.algorithm) return {};
@@ -318,11 +318,12 @@ Collective OperationBuilder::collective_of(CollectiveKind kind) const {
   return collective;
 }
 
-Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type) {
+Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device) {
   const Collective collective = collective_of(kind);
   const std::uint64_t bytes = block_bytes(kind, count, type);
   if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  return selector_.choose(collective, {.bytes = bytes, .attached = true}).algorithm;
+  const GpuUse gpus = on_device ? devices_.gpu_use() : GpuUse::kNone;
+  return selector_.choose(collective, {.bytes = bytes, .gpus = gpus, .attached = true}).algorithm;
 }
 
 std::optional<double> OperationBuilder::predicted_us(CollectiveKind kind, std::size_t count, DataType type,

@@ -1,7 +1,7 @@
 // OperationBuilder: turns the calls of one communicator into operations for the engine. It checks the arguments,
 // selects the algorithm and its plan, stages buffers in GPU memory through host memory, and cuts long calls into
 // segments. It owns the plans, the AlgorithmSelector and the HostStaging, and no threads or locks. Hold the
-// communicator's submission mutex in all functions.
+// communicator's submission mutex in all functions, except segmentation() and default_timeout().
 #pragma once
 
 #include <array>
@@ -38,20 +38,22 @@ class OperationBuilder {
   Result<std::shared_ptr<Operation>> prepare(const CollectiveCall& call, const CallOptions& options);
   Result<std::shared_ptr<Operation>> prepare_collective(CheckedCall&& checked, const CallOptions& options);
   Result<std::shared_ptr<Operation>> prepare_exchange(CheckedExchange exchange, const CallOptions& options);
-  // The fastest path for short blocking calls. Runs the call without an operation if a plan for this type of
-  // collective has already been proved and used, and nothing else is in progress. Otherwise it returns nothing, and
-  // the caller continues with prepare_collective(). `submission`: holds the submission mutex, and is unlocked as soon
-  // as the call has its sequence number.
+  // The fastest path for short blocking calls. Runs the call without an operation if that is possible: for example, a
+  // plan for this type of collective must have been proved and used before, the buffers must be host memory, and
+  // nothing else may be in progress (Engine::run_short()). Otherwise it returns nothing, and the caller continues with
+  // prepare_collective(). `submission`: holds the submission mutex, and is unlocked as soon as the call has its
+  // sequence number.
   std::optional<Status> run_short(CheckedCall& checked, const CallOptions& options,
                                   std::unique_lock<std::mutex>& submission);
 
   PlanTable& plans() { return plans_; }
   Segmentation segmentation() const { return segmentation_; }
   // Communicator::auto_algorithm() and predicted_us().
-  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type);
+  Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
   std::chrono::milliseconds default_timeout() const { return timeout_; }
-  // Returns the first error of a staged call since this function was called last; nothing if there was none.
+  // Returns the first error, since this function was called last, of a staged call that failed after it was queued;
+  // nothing if there was none. Errors that the call itself has returned are not included.
   std::optional<Error> take_staging_error();
 
  private:
@@ -103,7 +105,7 @@ class OperationBuilder {
   PlanTable plans_;
   AlgorithmSelector selector_;
   std::array<ShortPlans, kCollectiveTable.size()> short_plans_{};  // indexed by CollectiveKind
-  // Whether the CUDA driver was loaded when a call looked last. If not, may_be_on_device() looks again.
+  // Whether the CUDA driver was loaded at the last check. If not, may_be_on_device() may check again.
   bool driver_loaded_;
   // Regions of short calls that were made while the driver was not loaded; see may_be_on_device().
   std::array<HostRegions, 64> host_regions_{};

@@ -57,11 +57,26 @@ Status warm_up(const cuda::Driver& driver, const cuda::Module& module, std::uint
 
 }  // namespace
 
+CurrentContext CurrentContext::of_this_thread() {
+  CurrentContext current{.driver = cuda::Driver::loaded()};
+  if (current.driver == nullptr) return current;
+  // This fails if the process has loaded the driver but not initialized it. Then there is no current context either.
+  if (current.driver->api().ctx_get_current(&current.context) != cuda::CUresult::kSuccess) current.context = nullptr;
+  return current;
+}
+
+Result<std::optional<cuda::ContextScope>> CurrentContext::enter() const {
+  if (context == nullptr) return std::optional<cuda::ContextScope>();
+  auto scope = cuda::ContextScope::enter(*driver, context);
+  if (!scope) return scope.error();
+  return std::optional<cuda::ContextScope>(std::move(*scope));
+}
+
 Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t> wanted) {
   const std::shared_ptr<RankDevice> none;
   if (wanted && *wanted == CommunicatorOptions::kNoDevice) return none;
   if (wanted && *wanted < 0) return invalid_argument(fmt::format("device {} is negative", *wanted));
-  const cuda::Driver* driver = cuda::Driver::loaded();
+  const cuda::Driver* driver = nullptr;
   cuda::CUcontext context = nullptr;
   int number = wanted.value_or(-1);
   std::optional<cuda::PrimaryContext> primary;
@@ -80,10 +95,10 @@ Result<std::shared_ptr<RankDevice>> RankDevice::find(std::optional<std::int32_t>
     context = retained->context();
     primary.emplace(std::move(*retained));
   } else {
-    if (driver == nullptr) return none;
-    // ctx_get_current() also fails if the process has loaded the driver but not initialized it. Then there is no
-    // current context either.
-    if (driver->api().ctx_get_current(&context) != cuda::CUresult::kSuccess || context == nullptr) return none;
+    const CurrentContext current = CurrentContext::of_this_thread();
+    if (current.context == nullptr) return none;
+    driver = current.driver;
+    context = current.context;
     TUTTI_TRY(driver->check(driver->api().ctx_get_device(&number), "finding the device of the current context"));
   }
   std::shared_ptr<RankDevice> device(

@@ -1,7 +1,7 @@
 // RankDevice: the GPU of one rank: its number, its CUDA context, and the library's device code in that context. The
-// object is made with the rank's first communicator, and all communicators that are split from that one share it.
-// It is constant after construction, except for the device code, which the first call of code() loads. Any thread
-// may use it.
+// object is made with the rank's first communicator. The communicators with the same JobContext share it, and so do
+// ranks of one create_all() with the same GPU. It is constant after construction, except for the device code, which the
+// first call of code() loads. Any thread may use it.
 #pragma once
 
 #include <array>
@@ -16,12 +16,24 @@
 
 namespace tutti::detail {
 
+// The CUDA context that is current on a thread, for another thread that does work of that thread. Empty if there is
+// none.
+struct CurrentContext {
+  static CurrentContext of_this_thread();
+  // Makes the context current on the calling thread as long as the result exists. Does nothing if there is none.
+  // Errors: those of the driver.
+  Result<std::optional<cuda::ContextScope>> enter() const;
+
+  const cuda::Driver* driver = nullptr;
+  cuda::CUcontext context = nullptr;
+};
+
 class RankDevice {
  public:
   // `wanted`: the CUDA number of a device, CommunicatorOptions::kNoDevice, or nothing, which selects the device of
   // the calling thread's current context. Returns null if the rank has no device: `wanted` is kNoDevice, or it is
-  // nothing and no context is current. Errors: kInvalidArgument (there is no such device), kUnsupported (a device
-  // was named, but there is no driver), those of the driver.
+  // nothing and no context is current. Errors: kInvalidArgument (there is no such device), kUnsupported (a device was
+  // named, but the driver cannot be used), those of the driver.
   static Result<std::shared_ptr<RankDevice>> find(std::optional<std::int32_t> wanted);
 
   const cuda::Driver& driver() const { return driver_; }

@@ -50,9 +50,11 @@ double estimate(const GroupCall& one) {
   const auto predicted =
       one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.algorithm);
   if (predicted) return *predicted;
-  const Algorithm algorithm = one.algorithm != Algorithm::kAuto ? one.algorithm
-                                                                : one.comm->communicator->auto_algorithm(
-                                                                      one.call.kind, one.call.count, one.call.type);
+  const Communicator& communicator = *one.comm->communicator;
+  const Algorithm algorithm =
+      one.algorithm != Algorithm::kAuto
+          ? one.algorithm
+          : communicator.auto_algorithm(one.call.kind, one.call.count, one.call.type, communicator.runs_on_devices());
   const Effort work = effort_of(one.call.kind, algorithm, one.comm->ranks);
   return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;
 }

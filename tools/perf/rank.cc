@@ -1,5 +1,5 @@
-// The ranks of a benchmark communicate only through the communicator that they measure. A value that one rank has (a
-// number of iterations, a time, a count of wrong elements) reaches the other ranks through small all-reduces.
+// The ranks of a benchmark communicate only through the communicator that they measure. A value of one rank (a number
+// of iterations, a time, a count of wrong elements, its memory) reaches the others through small collectives.
 #include "tools/perf/rank.h"
 
 #include <fmt/format.h>
@@ -192,7 +192,7 @@ Status Sweep::allocate_buffers() {
   return {};
 }
 
-// Runs barriers for 0.1 s, because the scheduler moves ranks between cores when a job starts, and times that are
+// Runs barriers for kSettleUs, because the scheduler moves ranks between cores when a job starts, and times that are
 // measured meanwhile are not meaningful. Does nothing if the user requested 0 warm-up calls.
 Status Sweep::settle() {
   if (options_.warmup_iterations == 0) return {};
@@ -243,7 +243,7 @@ Algorithm Sweep::algorithm_of(DataType type, std::uint64_t elements) const {
   std::uint64_t count = shown_count(collective, communicator_.size(), elements);
   // Tutti selects the algorithm for blocks of different lengths by their mean length.
   if (collective.variable) count /= static_cast<std::uint64_t>(communicator_.size());
-  return communicator_.auto_algorithm(collective.kind, count, type);
+  return communicator_.auto_algorithm(collective.kind, count, type, device_ != nullptr);
 }
 
 Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
@@ -252,13 +252,13 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // Rank 0 measures the bound while the other ranks sleep in the barrier() below, so that it can use all cores.
+  // Rank 0 measures the bound while the others wait (soon asleep) in the barrier() below, so that it can use all cores.
   if (report_ != nullptr && device_ == nullptr && has_bound(options_.collective, report_->job())) {
     row.bound_us = bound_.measure_us(type, op, elements);
   }
   TUTTI_TRY(barrier());
-  // If the collective does not reduce, the values need not be small, so the pattern with the most different values is
-  // used, which is the one for kMax.
+  // If the collective does not reduce, the values need not be small, so the pattern for kMax is used, because its
+  // values differ more.
   const DataPattern pattern(type, adds(options_.collective) ? op : ReduceOp::kMax, communicator_.size());
   for (const bool in_place : {false, true}) {
     if (in_place ? !options_.in_place : !options_.out_of_place) continue;

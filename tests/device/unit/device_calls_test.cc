@@ -382,6 +382,26 @@ TEST(DeviceCall, CommunicatorsThatAreShrunk) {
   EXPECT_GT(launches(), before);
 }
 
+// The thread that sets the communicator up in the background has no CUDA context of its own.
+TEST(DeviceCall, ARankOfCreateAsyncUsesTheGpuOfTheCaller) {
+  const Gpu gpu(1);
+  CommunicatorOptions options;
+  options.rank = 0;
+  options.size = 1;
+  auto made = Communicator::create_async(options).wait();
+  ASSERT_TRUE(made.ok()) << to_string(made.error());
+  EXPECT_TRUE((*made)->runs_on_devices());
+}
+
+TEST(DeviceCall, HasAnAlgorithmOfItsOwn) {
+  const Communicators ranks = ranks_on({0, 0});
+  const auto chosen = [&](bool on_device) {
+    return ranks[0]->auto_algorithm(Kind::kAllReduce, 65'536, DataType::kUint8, on_device);
+  };
+  EXPECT_EQ(chosen(true), Algorithm::kOneShot);
+  EXPECT_NE(chosen(false), Algorithm::kOneShot);
+}
+
 // Checksums cover only messages that the host sends, so with checksums the host carries out the calls.
 TEST(DeviceCall, OfRanksWithChecksumsIsCarriedOutByTheHost) {
   CommunicatorOptions options;
