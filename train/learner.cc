@@ -82,8 +82,8 @@ Learner::Learner(const TrainOptions& options, Mesh& mesh, const Data& data, cons
 
 Learner::~Learner() = default;
 
-// The parts of a batch for which this rank executes passes, one after the other. All ranks execute the same number of
-// passes, because some strategies communicate in every pass.
+// The parts of a batch for which this rank executes passes, one after the other. All ranks that train execute the same
+// number of passes, because some strategies communicate in every pass.
 std::vector<IndexRange> Learner::micro_batch_ranges(std::int64_t batch) const {
   if (options_.as_ranks > 0) {
     std::vector<IndexRange> parts;
@@ -188,7 +188,7 @@ bool Learner::update(const StepTotals& totals, StepReport& report, double lr) {
     mesh_.world.fail_on_all_ranks(
         {ErrorCode::kInvalidArgument,
          fmt::format("the loss of step {} is not finite ({}): training has diverged. Lower --lr, give --warmup "
-                     "or --clip, or go back to a checkpoint; this step has changed nothing",
+                     "or --clip, or go back to a checkpoint; this step has changed no parameters",
                      steps_ + 1, who)});
   }
   double factor = 1 / scale;
@@ -213,8 +213,8 @@ std::uint32_t Learner::samples_crc() {
   return *samples_crc_;
 }
 
-// Changes the shares of the batch to be proportional to the measured samples per second. Every rank keeps at least a
-// twentieth of an equal share; otherwise its speed could not be measured again.
+// Every kBalanceEvery steps, changes the shares of the batch to be proportional to the measured samples per second.
+// Every rank keeps at least about a twentieth of an equal share; otherwise its speed could not be measured again.
 void Learner::balance(const StepTotals& totals) {
   for (std::size_t rank = 0; rank < weights_.size(); ++rank) {
     took_s_[rank] += totals.compute_s[rank];
@@ -285,8 +285,8 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
     passes_s = seconds_since(passes) - (mesh_.time.exposed_s - waited);
   }
   replicas_->finish();
-  // share_buffers() and gather() can fail if a peer fails, so they run before the values change. With kDdp no later
-  // call communicates, so an elastic job, which always uses kDdp, can repeat a failed step.
+  // share_buffers() and gather() can fail if a peer fails, so they run before the values change. With kDdp no call
+  // communicates after the values have changed, so an elastic job, which always uses kDdp, can repeat a failed step.
   share_buffers();
   const StepTotals totals = gather(squared_norm(), stop, passes_s);
   report.loss = totals.loss_sum / static_cast<double>(report.samples * targets_each());
@@ -304,8 +304,8 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
 TestReport Learner::test() {
   for (const auto& layer : layers_) layer->eval();
   double sums[3] = {0, 0, 0};  // sum of losses, correct targets, all targets
-  // All ranks execute the same number of batches. After a rank has used up its share, it takes part with a sample
-  // that is not counted.
+  // All ranks that train execute the same number of batches. After a rank has used up its share, it takes part with a
+  // sample that is not counted.
   const IndexRange share = share_of(data_.test.size(), weights_, mesh_.data.rank());
   std::int64_t longest = 0;
   for (std::int32_t rank = 0; rank < mesh_.data.size(); ++rank) {
