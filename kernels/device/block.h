@@ -132,8 +132,8 @@ TUTTI_DEVICE std::byte* slot_of(const Link& link) {
   return link.slots + (link.number & link.slot_mask) * link.slot_bytes;
 }
 
-// The size of the slots of the channel's connections, in bytes; 0 if the channel has no connections. All
-// connections of a communicator that use the same protocol have slots of the same size.
+// The size of the slots of the channel's connections, in bytes; 0 if the channel has no connections. All connections
+// of a communicator's plans that use the same protocol have slots of the same size.
 TUTTI_DEVICE std::uint64_t slot_bytes_of(const Shared& shared) {
   return shared.channel.port_count == 0 ? 0 : shared.links[0].slot_bytes;
 }

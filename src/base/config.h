@@ -39,8 +39,9 @@ enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 // it.
 struct TransportRow {
   std::string_view name;  // the value of TUTTI_TRANSPORT and of --transport that selects this transport
-  bool network;   // reaches other machines; if the user names it, ranks of one machine use it among themselves as well
-  bool encrypts;  // TUTTI_ENCRYPT=1 is possible with this transport
+  // Ranks of one machine use it among themselves as well. False for auto, which uses a network only between machines.
+  bool network;
+  bool encrypts;    // TUTTI_ENCRYPT=1 is possible with this transport
   bool everywhere;  // needs no device or library that a machine may lack, so every test run includes it
 };
 inline constexpr auto kTransportTable = std::to_array<TransportRow>({

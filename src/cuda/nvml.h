@@ -59,8 +59,8 @@ struct NvmlApi;
 
 class Nvml {
  public:
-  // Opens and initialises NVML. Errors (kUnsupported): the library does not exist or is too old, or the driver is not
-  // running.
+  // Opens and initialises NVML. Errors: kUnsupported, for example if the library does not exist or is too old, if the
+  // driver is not running, or if it has another version than the library.
   static Result<Nvml> open();
   Nvml(Nvml&&) noexcept;
   Nvml& operator=(Nvml&&) noexcept;

@@ -25,9 +25,10 @@ class ShortCalls {
 
   // See Engine::run_short(); `numbered` is its `call`, and gets the sequence number. Locks the engine's mutex while
   // `order` is locked. The call runs in three phases. First this thread polls with the mutex held, until the call is
-  // done or the polls without progress have taken about 20 us, so other threads that need the mutex do not wait long.
-  // Then it takes the driver's role, unlocks the mutex, and pauses between polls as the Waiter determines. If the call
-  // is still not done, it becomes a queued operation like any other, and this thread drives until it is done.
+  // done or Waiter::spins() polls, at most for about 20 us, have made no progress, so other threads that need the mutex
+  // do not wait long. Then it takes the driver's role, unlocks the mutex, and pauses between polls as the Waiter
+  // determines. If the call is still not done, or if a mailbox shows other arguments for a call with a root, it becomes
+  // a queued operation like any other, and this thread drives until it is done.
   std::optional<Status> run(Path path, BoundPlan& plan, Call& numbered, std::int64_t timeout_ns,
                             std::unique_lock<std::mutex>& order);
 

@@ -110,9 +110,9 @@ bool Exchange::fits(const Message& message, const State& state, std::uint64_t sl
 }
 
 bool Exchange::receive_next(Transfer& transfer, State& state) {
-  // The buffer is advertised only after the first message has arrived. Before that, the transfer may be given up
-  // and the next transfer may get the same number, so the peer could write a message of that transfer into this
-  // buffer.
+  // The buffer is advertised only after the first message has arrived. Before that, this transfer may be given up, and
+  // the next transfer then gets its number. The peer would take the advertisement for one of the next transfer, and
+  // would write the data of that transfer into the buffer of this one, which belongs to the user again.
   const bool may_show = state.begun && !state.discards && state.bytes >= transfer.receive->min_aimed_bytes();
   if (may_show && !std::exchange(state.asked, true)) {
     state.shown = transfer.receive->advertise_output(transfer.tag, {transfer.data, transfer.bytes});

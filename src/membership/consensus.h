@@ -65,8 +65,9 @@ class ConsensusMessenger {
   virtual void send(std::uint32_t peer, std::string_view message) = 0;
   // Removes and returns the oldest message from `peer`. Returns nothing if there is none at the moment.
   virtual std::optional<std::string> take(std::uint32_t peer) = 0;
-  // True if the process of `peer` has exited or the connection to that rank is closed. Messages that `peer` sent
-  // before can still be taken.
+  // True if the process of `peer` is known to have exited, or if the connection to it is closed or could not be opened.
+  // Between machines an exit is not detected without a connection, see always_reachable(). Messages of `peer` that
+  // arrived before can still be taken.
   virtual bool gone(std::uint32_t peer) = 0;
   // True if this rank can always send to `peer` and can always detect the exit of `peer` (both are on one machine).
   // False if a connection is needed (between machines). Of two ranks, the higher one opens that connection with its

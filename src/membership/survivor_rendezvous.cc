@@ -327,8 +327,10 @@ void SurvivorRendezvous::send_error(std::uint32_t peer, const Error& error) {
   send(peer, {.type = MessageType::kRefused, .attempt_id = participants_[peer].attempt_id}, wire::pack_failure(error));
 }
 
-// Ends the coordinator's attempt with the error: sends it to all ranks that have joined, and keeps it for ranks
-// that have not. Such a rank gets it when its kJoin arrives during a later attempt that excludes other ranks.
+// Ends the coordinator's attempt with the error: sends it to all ranks that have joined, and keeps it, until the next
+// attempt fails, for ranks that have not. Such a rank gets it if its kJoin for this attempt arrives during a later
+// attempt that excludes other ranks, but not this rank. If the later attempt excludes this rank, too, its own timeout
+// passes.
 Error SurvivorRendezvous::fail(Error error) {
   for (Participant& participant : participants_) participant.missed_attempt = false;
   for (const std::uint32_t peer : survivors_) {

@@ -14,7 +14,7 @@
 // participant can ignore replies to an earlier attempt that it has given up. A rank may join late, when the attempt of
 // the others has already failed without it. If the others are trying again with the same list, the late rank joins
 // their new attempt. If the others exclude other ranks in their new attempt, the late rank gets the error of the
-// attempt that it missed.
+// attempt that it missed; but if they exclude the late rank itself, its timeout passes.
 //
 // The messages go through an OobChannel. Only one thread at a time may use a SurvivorRendezvous. meet() blocks for
 // at most the set-up timeout, all gather rounds together for at most another set-up timeout, and leave() for at

@@ -30,10 +30,10 @@ Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream);
 // data of a put".
 Status read_in_stream(const char* what, const void* from, void* to, std::size_t bytes, void* stream);
 
-// All sends and receives of one group on device memory of one communicator use a single stream: the first one that the
-// program passed for them. If the program passed several streams, fork() makes the first stream wait for the others
-// before the transfers, and join() makes the others wait for the first stream after the transfers. Collectives are not
-// affected.
+// All sends and receives of one group on device memory of one communicator use a single stream: that of the first send
+// or receive of the group on this communicator, even if that one is on host memory. If the program passed several
+// streams, fork() makes the first stream wait for the others before the transfers, and join() makes the others wait for
+// the first stream after the transfers. Collectives are not affected.
 class JoinedStreams {
  public:
   static Result<JoinedStreams> fork(std::span<const GroupCall> calls);

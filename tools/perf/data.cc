@@ -15,8 +15,8 @@ constexpr int kMaxFactors = 8;
 // Largest magnitude of a factor of kPreMulSum for floating-point types.
 constexpr std::int32_t kMaxScale = 3;
 
-// A hash of the value: the finishing function of the generator SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable
-// pseudorandom number generators").
+// A hash of the value: one step of the generator SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
+// number generators").
 constexpr std::uint64_t mix(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -82,8 +82,9 @@ class Trace {
     }
   }
 
-  // The time at which the bar for one.calls[i] ends. For a running call, it is last_known_ns(). For any other call
-  // without a measured end, it is kQuickNs after the start, or the start of the next call if that is earlier.
+  // The time at which the bar for one.calls[i] ends. For a running call, it is last_known_ns(), or the start if that is
+  // later. For any other call without a measured end, it is kQuickNs after the start, or the start of the next call if
+  // that is earlier.
   std::int64_t end_of(const Recording& one, std::size_t i) const {
     const RecordedCall& call = one.calls[i];
     if (call.end_ns) return *call.end_ns;

@@ -94,7 +94,8 @@ enum class WarningKind : std::uint8_t {
   kCrossing,   // some rings may leave the machine by another NIC than they came by
   // The steps were used up, or there are too many GPUs for an exact search, so better routes may exist.
   kUnproven,
-  // The bandwidth is less than 90% of the bound. More rings, or rings with unequal bandwidths, might reach the bound.
+  // The search was complete, but the bandwidth of the rings, or of the trees, is less than 90% of their bound. More of
+  // them, or some with unequal bandwidths, might reach the bound.
   kLeftOut,
 };
 

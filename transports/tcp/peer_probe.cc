@@ -12,8 +12,9 @@ namespace {
 // the answer to the second packet. So if only the first packet is lost, the machine is not mistaken for one that is
 // switched off.
 constexpr std::int64_t kAnswerNs = 3'000'000'000;
-// Time for which a new connection must stay open. When a process exits, its listener is normally closed within this
-// time after its connections, and the kernel resets connections that the listener had not accepted.
+// Time for which a new connection must stay open, unless kAnswerNs has passed. When a process exits, its listener is
+// normally closed within this time after its connections, and the kernel resets connections that the listener had not
+// accepted.
 constexpr std::int64_t kOpenNs = 100'000'000;
 
 }  // namespace

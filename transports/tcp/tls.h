@@ -104,7 +104,7 @@ class TlsSession {
   std::vector<std::byte> out_;  // greeting and encrypted data for the peer; the first out_begin_ bytes were taken
   std::size_t out_begin_ = 0;
   std::uint64_t produced_ = 0;  // number of bytes that were ever appended to out_
-  std::deque<Record> records_;  // records that the system has not taken completely
+  std::deque<Record> records_;  // records that send() has not counted as sent
   std::size_t sealed_ = 0;      // total length of the data of the caller in records_
   std::uint64_t records_of_key_ = 0;
   std::vector<std::byte> gathered_;

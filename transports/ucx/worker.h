@@ -72,8 +72,9 @@ class UcxWorker {
   void push_status() { links_->pusher().push_now(); }
   std::int64_t now_ns() { return clock_.now_ns(); }
 
-  // For the path; see DataPath.
+  // Lets UCX make progress, and does the work that its callbacks have queued. The functions below call it.
   void progress();
+  // For the path; see DataPath.
   void pump();
   bool flush();
   void drain(std::int64_t timeout_ns);

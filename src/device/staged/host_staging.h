@@ -43,8 +43,9 @@ class HostStaging {
   // if the CUDA driver is not loaded.
   static bool is_device_memory(const void* data, std::size_t bytes);
 
-  // Checks whether streams have lost their contexts. Then returns the first error of a staged call since the last
-  // call of this function, or nothing.
+  // Checks whether streams have lost their contexts. Then returns the first error, since the last call of this
+  // function, of a staged call that failed after it was queued, or nothing. Errors that submit() and settle() return
+  // are not included, nor is the end of a call that was not submitted because the communicator had failed.
   std::optional<Error> take_error();
 
   // Submits an operation and the other segments of its call. For each of them: puts its copies and callbacks into

@@ -143,7 +143,8 @@ class OwnOrder {
   std::vector<std::uint32_t> input_reads_;
   std::vector<std::uint32_t> writer_;  // indexed by location (races.h): the channel of the last write, or kNoChannel
   std::vector<std::uint32_t> written_;
-  // location x channel: the channel's own clock entry at its last read of the location; 0: the channel has not read it
+  // location x channel: the channel's own clock entry at its last read of the location; 0: no read by the channel was
+  // recorded (those for which read_before_its_result() is true are not)
   std::vector<std::uint32_t> reads_;
 };
 

@@ -162,8 +162,9 @@ void Races::join_after(std::uint32_t thread, std::uint32_t step_index, std::uint
   }
 }
 
-// The sender of a push waits until the receiving rank has entered the call. So for each send of the step that may
-// be a push, joins into the thread's clock the clock with which the receiving rank has entered its call.
+// A message is pushed only if the receiving rank has already entered the call; otherwise it goes through a slot. So for
+// each send of the step that may be a push, joins into the thread's clock the clock with which the receiving rank has
+// entered its call.
 void Races::join_push_grants(std::uint32_t thread, const Step& step) {
   const ThreadInfo& info = wiring_->threads[thread];
   for (std::uint16_t port : info.program->sends(step)) {
