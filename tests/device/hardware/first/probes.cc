@@ -179,7 +179,7 @@ int memory_order() {
 
 namespace {
 
-constexpr std::array<Probe, 11> kProbes = {{
+constexpr std::array<Probe, 13> kProbes = {{
     {"machine", machine},
     {"calls", calls},
     {"memory_order", memory_order},
@@ -189,6 +189,8 @@ constexpr std::array<Probe, 11> kProbes = {{
     {"waits_on_pinned_memory", waits_on_pinned_memory},
     {"calls_while_a_kernel_runs", calls_while_a_kernel_runs},
     {"two_cooperative_launches", two_cooperative_launches},
+    {"calls_without_a_context", calls_without_a_context},
+    {"calls_beside_a_capture", calls_beside_a_capture},
     {"processes", processes},
     {"time_slices", time_slices},
 }};

@@ -24,6 +24,9 @@ int waits_on_device_memory();
 int waits_on_pinned_memory();
 int calls_while_a_kernel_runs();
 int two_cooperative_launches();
+// probe_rules.cc
+int calls_without_a_context();
+int calls_beside_a_capture();
 // probe_processes.cc
 int processes();
 int time_slices();
