@@ -14,13 +14,13 @@ namespace {
 
 // What a call needs, made beforehand by a thread that has a current context.
 struct Things {
-  explicit Things(const ProbeBench& bench)
-      : bench(bench), stream(bench.stream()), empty(bench.kernel("probe_empty")), memory(bench.memory(1 << 16)) {
-    bench.must(bench.api().event_create(&event, cuda::kEventDisableTiming), "event");
-    bench.must(bench.api().event_record(event, stream), "record");
-    bench.launch(empty, 1, 32, stream);
-    bench.must(bench.api().ctx_synchronize(), "first launch");
-    host = bench.pinned();
+  explicit Things(const ProbeBench& its)
+      : bench(its), stream(its.stream()), empty(its.kernel("probe_empty")), memory(its.memory(1 << 16)) {
+    its.must(its.api().event_create(&event, cuda::kEventDisableTiming), "event");
+    its.must(its.api().event_record(event, stream), "record");
+    its.launch(empty, 1, 32, stream);
+    its.must(its.api().ctx_synchronize(), "first launch");
+    host = its.pinned();
   }
 
   const ProbeBench& bench;
@@ -44,9 +44,9 @@ cuda::CUresult attributes(const cuda::DriverApi& api, cuda::CUdeviceptr address)
   return api.pointer_get_attributes(2, which.data(), to.data(), address);
 }
 
-// The calls of a collective, and those of its set-up and of its end.
-std::vector<Call> calls_of_a_collective() {
-  using Api = cuda::DriverApi;
+using Api = cuda::DriverApi;
+
+std::vector<Call> calls_that_ask() {
   return {
       {"cuPointerGetAttributes of device memory",
        [](const Api& api, const Things& things) { return attributes(api, things.memory); }},
@@ -67,12 +67,17 @@ std::vector<Call> calls_of_a_collective() {
       {"cuStreamQuery", [](const Api& api, const Things& things) { return api.stream_query(things.stream); }},
       {"cuStreamSynchronize",
        [](const Api& api, const Things& things) { return api.stream_synchronize(things.stream); }},
+      {"cuEventQuery", [](const Api& api, const Things& things) { return api.event_query(things.event); }},
+      {"cuEventSynchronize", [](const Api& api, const Things& things) { return api.event_synchronize(things.event); }},
+  };
+}
+
+std::vector<Call> calls_that_submit() {
+  return {
       {"cuEventRecord",
        [](const Api& api, const Things& things) { return api.event_record(things.event, things.stream); }},
       {"cuStreamWaitEvent",
        [](const Api& api, const Things& things) { return api.stream_wait_event(things.stream, things.event, 0); }},
-      {"cuEventQuery", [](const Api& api, const Things& things) { return api.event_query(things.event); }},
-      {"cuEventSynchronize", [](const Api& api, const Things& things) { return api.event_synchronize(things.event); }},
       {"cuLaunchKernel",
        [](const Api& api, const Things& things) {
          return api.launch_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, things.stream, nullptr, nullptr);
@@ -83,7 +88,8 @@ std::vector<Call> calls_of_a_collective() {
        }},
       {"cuLaunchHostFunc",
        [](const Api& api, const Things& things) {
-         return api.launch_host_func(things.stream, [](void*) {}, nullptr);
+         return api.launch_host_func(
+             things.stream, [](void*) {}, nullptr);
        }},
       {"cuMemcpyDtoDAsync",
        [](const Api& api, const Things& things) {
@@ -107,6 +113,11 @@ std::vector<Call> calls_of_a_collective() {
        [](const Api& api, const Things& things) {
          return api.stream_wait_value32(things.stream, things.memory, 0, cuda::kWaitGreaterEqual);
        }},
+  };
+}
+
+std::vector<Call> calls_that_make() {
+  return {
       {"cuEventCreate",
        [](const Api& api, const Things&) {
          cuda::CUevent made = nullptr;
@@ -128,6 +139,13 @@ std::vector<Call> calls_of_a_collective() {
          return api.mem_host_alloc(&made, 4096, cuda::kHostDeviceMap);
        }},
   };
+}
+
+// The calls of a collective, and those of its set-up and of its end.
+std::vector<Call> calls_of_a_collective() {
+  std::vector<Call> all = calls_that_ask();
+  for (const auto& some : {calls_that_submit(), calls_that_make()}) all.insert(all.end(), some.begin(), some.end());
+  return all;
 }
 
 std::string name_of(const cuda::DriverApi& api, cuda::CUresult result) {

@@ -164,7 +164,7 @@ int calls_while_a_kernel_runs() {
   };
   warm_up(bench);
   const cuda::CUfunction fresh = bench.kernel("probe_clock");
-  const std::array<std::pair<const char*, std::function<void()>>, 15> calls = {{
+  const auto calls = std::to_array<std::pair<const char*, std::function<void()>>>({
       {"first launch of a kernel", [&] { bench.launch(fresh, 1, 1, other, memory); }},
       {"launch of an empty kernel", [&] { bench.launch(empty, 1, 32, other); }},
       {"cooperative launch", cooperative},
@@ -186,7 +186,7 @@ int calls_while_a_kernel_runs() {
        [&] { bench.must(api.memcpy_htod_async(memory, bytes.data(), 64, other), "copy"); }},
       {"load of the library's code",
        [&] { bench.must(api.module_load_data(&module, kernels::device_image().data()), "module"); }},
-  }};
+  });
   for (const auto& [name, call] : calls) call_beside_a_kernel(bench, name, call, other);
   return 0;
 }

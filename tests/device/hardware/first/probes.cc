@@ -60,14 +60,14 @@ int machine() {
   bench.must(api.driver_get_version(&version), "version");
   std::printf("  %s, %d multiprocessors, driver for CUDA %d.%d\n", bench.gpu().name().c_str(),
               bench.gpu().multiprocessors(), version / 1000, version % 1000 / 10);
-  const std::array<std::pair<const char*, cuda::DeviceAttribute>, 7> attributes = {{
+  const auto attributes = std::to_array<std::pair<const char*, cuda::DeviceAttribute>>({
       {"copy engines", cuda::DeviceAttribute::kAsyncEngineCount},
       {"preemption of kernels", cuda::DeviceAttribute::kComputePreemptionSupported},
       {"handles of memory as files", cuda::DeviceAttribute::kPosixFdHandleSupported},
       {"GPUDirect RDMA", cuda::DeviceAttribute::kGpuDirectRdmaSupported},
       {"dma-buf", cuda::DeviceAttribute::kDmaBufSupported},
       {"multicast", cuda::DeviceAttribute::kMulticastSupported},
-  }};
+  });
   for (const auto& [name, attribute] : attributes) {
     int value = 0;
     bench.must(api.device_get_attribute(&value, attribute, 0), name);
@@ -179,7 +179,7 @@ int memory_order() {
 
 namespace {
 
-constexpr std::array<Probe, 13> kProbes = {{
+constexpr auto kProbes = std::to_array<Probe>({
     {"machine", machine},
     {"calls", calls},
     {"memory_order", memory_order},
@@ -193,7 +193,7 @@ constexpr std::array<Probe, 13> kProbes = {{
     {"calls_beside_a_capture", calls_beside_a_capture},
     {"processes", processes},
     {"time_slices", time_slices},
-}};
+});
 
 }  // namespace
 
