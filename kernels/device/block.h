@@ -4,9 +4,10 @@
 // evaluate.h explains which threads may access which variables between two block barriers. The hardware does not
 // initialise shared memory, so the block must set every variable before it reads it.
 //
-// The duration of a short call is mostly that of the loads of global memory that must wait for each other. Each takes
-// about 0.3 to 0.8 us (an estimate from published latencies). The call itself is passed as kernel parameters, unless
-// the launch has more than kInlineCalls calls. These loads follow one after the other:
+// The duration of a short call is mostly that of code in which each instruction waits for the one before: the parts of
+// a step that a single thread runs, and loads of global memory. docs/results/2026-11-28-gpu.md has measured times of
+// all parts. The call itself is passed as kernel parameters, unless the launch has more than kInlineCalls calls. These
+// loads follow one after the other:
 //
 //   1  the program, all of it at once if it has at most kProgramAtOnce bytes
 //   2  links and channel state, all at once
@@ -53,10 +54,10 @@ inline constexpr std::uint32_t kRoutesAtOnce = 128;
 
 // How the current step passes its value to one receiver. There is one Delivery for each send of the step.
 struct Delivery {
-  Carrier carrier;
-  std::uint64_t bytes_offset;  // for kPublished: offset of the value from the start of the window, in bytes
-  std::uint32_t window;        // for kPublished: this rank's window that contains the value; otherwise kNoWindow
-  std::uint32_t unused;
+  Carrier carrier = Carrier::kSlot;
+  std::uint64_t bytes_offset = 0;    // for kPublished: offset of the value from the start of the window, in bytes
+  std::uint32_t window = kNoWindow;  // for kPublished: this rank's window that contains the value; otherwise kNoWindow
+  std::uint32_t unused = 0;
 };
 
 // The part of the call that this block works on: its slice, and the memory of that slice.
@@ -78,6 +79,9 @@ struct Fetched {
   std::uint32_t routes;
 };
 
+// Shared::value_bytes if the received message has the length.
+inline constexpr std::uint64_t kAsReceived = ~std::uint64_t{0};
+
 inline constexpr auto kContinue = static_cast<std::uint32_t>(Outcome::kReady);
 
 // The shared memory of a block.
@@ -96,6 +100,7 @@ struct Shared {
   Stream source_streams[kMaxReceives + 1];
   Stream destination_streams[kMaxSends + 1];
   std::uint64_t received_bytes[kMaxReceives];
+  std::uint64_t value_bytes;  // the length of the step's value, or kAsReceived
   // Indexed by entry of the step; only the elements of sends are used. Only the thread of an entry uses its element.
   Delivery deliveries[kMaxReceives + kMaxSends];
   // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied there.
@@ -108,6 +113,29 @@ struct Shared {
   std::uint32_t moved;
   std::uint32_t channel_index;
 };
+
+// The entries of a step: receives, sends, waits for other channels, and the ends, which are the source and the sink.
+enum class EntryKind : std::uint32_t { kReceives, kSends, kAfters, kEnds };
+inline constexpr std::uint32_t kEntryKinds = 4;
+
+// Calls work(i) for each of the `count` entries of a kind that this thread handles, which are the same in all parts of
+// a step. Threads of a warp that do different things do them one after the other. So each kind has its own warps, if
+// the block has enough of them.
+template <class Work>
+TUTTI_DEVICE void for_own(EntryKind kind, std::uint32_t count, Work work) {
+  const std::uint32_t warps = port::threads() / 32;
+  const std::uint32_t groups = warps < kEntryKinds ? warps : kEntryKinds;
+  const std::uint32_t group = static_cast<std::uint32_t>(kind) % groups;
+  const std::uint32_t warp = port::thread() / 32;
+  if (warp % groups != group) return;
+  const std::uint32_t stride = (warps - group + groups - 1) / groups * 32;
+  for (std::uint32_t i = warp / groups * 32 + port::thread() % 32; i < count; i += stride) work(i);
+}
+
+// The position of a received message among the operands of the step.
+TUTTI_DEVICE std::uint32_t operand_of_receive(const PackedStep& step, std::uint32_t receive) {
+  return receive + (step.source != Space::kNone && receive >= step.source_position ? 1 : 0);
+}
 
 // Copies the word at offset `at` (in bytes) with plain accesses. They suffice, because no other block, rank or host
 // thread writes the word while the kernel runs.

@@ -10,15 +10,22 @@
 
 #define TUTTI_DEVICE __device__ __forceinline__
 #define TUTTI_DEVICE_APART __device__ __noinline__
-#define TUTTI_SHARED(Type, name)                                      \
-  __shared__ __align__(16) unsigned char name##_memory[sizeof(Type)]; \
-  Type& name = *reinterpret_cast<Type*>(name##_memory)
 #define TUTTI_UNROLL _Pragma("unroll")
 
 namespace tutti::device::port {
 
 struct Site {
   TUTTI_DEVICE static constexpr Site current() { return {}; }
+};
+
+// Each use names the array, so the compiler knows that the object is in shared memory, also in functions that are
+// called. Accesses by a generic address would take several instructions each.
+template <class T>
+struct BlockMemory {
+  TUTTI_DEVICE static T& get() {
+    __shared__ __align__(16) unsigned char memory[sizeof(T)];
+    return *reinterpret_cast<T*>(memory);
+  }
 };
 
 TUTTI_DEVICE unsigned thread() { return threadIdx.x; }

@@ -159,7 +159,8 @@ TUTTI_DEVICE void move_message(const TransferShared& shared, std::uint32_t owner
 template <class Faults = NoFaults>
 TUTTI_DEVICE void transfer(const TransferLaunch& launch) {
   if (launch.queue_count == 0) return;
-  TUTTI_SHARED(TransferShared, shared);
+  const port::BlockMemory<TransferShared> memory;
+  TransferShared& shared = memory.get();
   const std::uint32_t self = port::thread();
   // the number of threads of this block that own a queue
   const std::uint32_t owners =

@@ -331,7 +331,7 @@ void Emulator::arrive(Barrier& barrier, unsigned count, Site here, const std::fu
   annotate_acquire(order);
 }
 
-void* Emulator::shared_memory(unsigned key, std::size_t bytes) {
+void* Emulator::shared_memory(const void* key, std::size_t bytes) {
   const TsanIgnoreScope ignore_scope;
   auto& memory = self().block.shared[key];
   // A GPU does not set shared memory to zero, so use a value that makes uninitialized variables visible.

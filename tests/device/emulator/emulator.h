@@ -130,8 +130,8 @@ struct Block {
   std::vector<Barrier> warps;   // one for each warp of 32 threads
   std::vector<Barrier> groups;  // one for each group of 8 lanes
   std::vector<Lane> lanes;      // indexed by thread
-  // Variables in shared memory. The key is the source line of the declaration (TUTTI_SHARED).
-  std::map<unsigned, std::vector<std::uint64_t>> shared;
+  // Objects in shared memory. The key differs between types (BlockMemory in port_emu.h).
+  std::map<const void*, std::vector<std::uint64_t>> shared;
   WeakMemory memory;
 };
 
@@ -173,7 +173,7 @@ class Emulator {
   // Waits until `count` threads have arrived at `barrier`. The last of them runs `last`, if that is not null, before
   // any of them continues.
   void arrive(Barrier& barrier, unsigned count, Site here, const std::function<void()>& last);
-  void* shared_memory(unsigned key, std::size_t bytes);
+  void* shared_memory(const void* key, std::size_t bytes);
 
  private:
   struct Launch {

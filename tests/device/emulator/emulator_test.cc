@@ -35,7 +35,8 @@ TEST(Emulator, RunsEveryThreadOfEveryBlockOnce) {
     Emulator emulator({.policy = policy});
     std::vector<int> runs(3 * 64);
     const std::uint64_t launch = emulator.launch(0, 3, 64, [&runs] {
-      TUTTI_SHARED(int, sum);
+      const port::BlockMemory<int> memory;
+      int& sum = memory.get();
       if (port::thread() == 0) sum = 0;
       port::block_barrier();
       std::atomic_ref(sum).fetch_add(1);
@@ -318,7 +319,8 @@ TEST(Port, AWarpVotesAndALineMovesAsOne) {
     for (;;) {
       device::Word16 word{};
       if (port::thread() < 8) word = port::load_line(&line[port::thread()]);
-      TUTTI_SHARED(std::uint32_t, seen);
+      const port::BlockMemory<std::uint32_t> memory;
+      std::uint32_t& seen = memory.get();
       if (port::thread() == 0) seen = word.x;
       port::block_barrier();
       if (port::thread() < 8 && word.w != seen) mixtures.insert(word.w);

@@ -17,8 +17,6 @@
 
 #define TUTTI_DEVICE inline
 #define TUTTI_DEVICE_APART inline
-#define TUTTI_SHARED(Type, name) \
-  Type& name = *static_cast<Type*>(::tutti::emu::Emulator::current().shared_memory(__LINE__, sizeof(Type)))
 #define TUTTI_UNROLL
 
 namespace tutti::device::port {
@@ -27,6 +25,16 @@ using emu::Site;
 
 inline emu::Emulator& emulator() { return emu::Emulator::current(); }
 inline emu::Fiber& self() { return emu::Emulator::self(); }
+
+template <class T>
+class BlockMemory {
+ public:
+  T& get() const { return object_; }
+
+ private:
+  static constexpr char kKey = 0;  // its address differs between types
+  T& object_ = *static_cast<T*>(emulator().shared_memory(&kKey, sizeof(T)));
+};
 
 inline unsigned thread() { return self().thread; }
 inline unsigned threads() { return self().block.threads; }

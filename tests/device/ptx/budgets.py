@@ -21,7 +21,7 @@ REGISTERS = 128
 BUDGETS = {
     "tutti_evaluate_ll": (1024, 64, 400),
     "tutti_evaluate_ll128": (1024, 64, 200),
-    "tutti_evaluate_simple": (1280, 3072, 1280),
+    "tutti_evaluate_simple": (1344, 3072, 960),
     "tutti_transfer": (1024, 0, 0),
     "tutti_reduce": (1024, 0, 0),
     "tutti_copy": (0, 0, 0),

@@ -145,11 +145,13 @@ inline u32 permute(u32 a, u32 b, u32 selectors) {
 }
 
 // Replaces `length` bits of `into`, from bit `first`, by the lowest bits of `from`.
-inline u64 insert_bits(u64 from, u64 into, u32 first, u32 length) {
+template <class Word>
+Word insert_bits(Word from, Word into, u32 first, u32 length) {
+  constexpr u32 kBits = 8 * sizeof(Word);
   first &= 0xff;
   length &= 0xff;
-  if (first >= 64) return into;
-  const u64 mask = (length >= 64 ? ~u64{0} : (u64{1} << length) - 1) << first;
+  if (first >= kBits) return into;
+  const Word mask = (length >= kBits ? ~Word{0} : (Word{1} << length) - 1) << first;
   return (into & ~mask) | (from << first & mask);
 }
 

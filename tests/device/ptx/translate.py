@@ -63,8 +63,13 @@ def declared(text):
     return name, int(bits) // 8 * int(count or 1)
 
 
+# An array in shared memory. It is declared in the function that uses it, or outside if several functions use it.
+SHARED = r"\.shared\s+\.align\s+\d+\s+\.b8\s+(\S+)\[(\d+)\];"
+
+
 class Function:
     barriers = 0  # number of barriers of blocks in all functions so far
+    modules = {}  # the sizes of the arrays in shared memory that are declared outside of functions
 
     def __init__(self, kind, name, result, parameters, body):
         self.kind, self.name, self.body = kind, name, body
@@ -100,8 +105,9 @@ class Function:
         for name, size in re.findall(r"\.local\s+\.align\s+\d+\s+\.b8\s+(\S+)\[(\d+)\];", self.body):
             lines.append(f"alignas(16) unsigned char {name}[{size}];")
             self.memory.add(name)
-        for name, size in re.findall(r"\.shared\s+\.align\s+\d+\s+\.b8\s+(\S+)\[(\d+)\];", self.body):
-            lines.append(f"const u64 shared_memory = address_of(port::emulator().shared_memory(1, {size}));")
+        used = [(name, size) for name, size in Function.modules.items() if re.search(rf"{name}\b", self.body)]
+        for name, size in used + re.findall(SHARED, self.body):
+            lines.append(f"const u64 shared_memory = address_of(port::emulator().shared_memory(nullptr, {size}));")
             self.shared = name
         for _, name in re.findall(r"\.reg\s+\.(\w+)\s+%(\w+?)<\d+>;", self.body):
             numbers = sorted({int(number) for number in re.findall(rf"%{name}(\d+)\b", self.body)})
@@ -299,18 +305,21 @@ class Function:
         return self.set(operands[0], f"static_cast<{c_type(to)}>({value})", c_type(to))
 
     def op_cvta(self, parts, operands):
-        base = "shared_memory + " if "shared" in parts else ""
-        return self.set(operands[0], base + self.value(operands[1], "u64"), "u64")
+        value = self.value(operands[1], "u64")
+        if "shared" in parts:
+            value += " - shared_memory" if "to" in parts else " + shared_memory"
+        return self.set(operands[0], value, "u64")
 
     def op_prmt(self, parts, operands):
         arguments = ", ".join(self.value(operand, "u32") for operand in operands[1:])
         return self.set(operands[0], f"permute({arguments})", "u32")
 
     def op_bfi(self, parts, operands):
-        arguments = [self.value(operand, kind) for operand, kind in zip(operands[1:], ("u64", "u64", "u32", "u32"))]
-        if parts[-1] != "b64":
+        kind = {"b32": "u32", "b64": "u64"}.get(parts[-1])
+        if kind is None:
             raise Unknown(".".join(parts))
-        return self.set(operands[0], f"insert_bits({', '.join(arguments)})", "u64")
+        arguments = [self.value(operand, to) for operand, to in zip(operands[1:], (kind, kind, "u32", "u32"))]
+        return self.set(operands[0], f"insert_bits({', '.join(arguments)})", kind)
 
     def op_bar(self, parts, operands):
         if parts[1] == "warp":
@@ -401,6 +410,8 @@ class Function:
 def functions(text):
     """The functions that have a body, and are kernels of ours or called by kernels."""
     text = re.sub(r"//[^\n]*", "", text)
+    outside = re.sub(r"\{.*?\n\}", "", text, flags=re.S)
+    Function.modules = dict(re.findall(SHARED, outside))
     head = (r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*\(([^)]*)\)\s*"
             r"(?:\.\w+[^{;]*)?([{;])")
     found = []
