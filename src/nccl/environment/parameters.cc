@@ -58,8 +58,13 @@ bool Parameters::holds(const Parameter* parameter) const {
   return std::any_of(all_.begin(), all_.end(), [&](const Parameter& one) { return &one == parameter; });
 }
 
+Status check_no_secret(const Parameter& parameter) {
+  if (!parameter.is_hidden) return {};
+  return invalid(fmt::format("{} is set (secret): its value is not returned", parameter.name));
+}
+
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high) {
-  if (parameter.is_hidden) return invalid(fmt::format("{} is a secret", parameter.name));
+  TUTTI_TRY(check_no_secret(parameter));
   if (!parameter.number) {
     return invalid(parameter.text.empty() ? fmt::format("{} is not set: Tutti decides", parameter.name)
                                           : fmt::format("{}=\"{}\" is not a number", parameter.name, parameter.text));
@@ -81,7 +86,7 @@ std::string bytes_of(const Parameter& parameter) {
 std::string dump(const Parameters& parameters) {
   std::string text;
   for (const Parameter* one : parameters.listed()) {
-    text += one->is_hidden      ? fmt::format("tutti: {} is set, and a secret\n", one->name)
+    text += one->is_hidden      ? fmt::format("tutti: {} is set (secret)\n", one->name)
             : one->text.empty() ? fmt::format("tutti: {} is not set\n", one->name)
                                 : fmt::format("tutti: {}={}\n", one->name, one->text);
   }

@@ -97,6 +97,7 @@ TUTTI_NCCL(ncclResult_t, ParamGetStr, ncclParamHandle_t h, const char** out) {
     thread_local std::string text;
     const Parameter* parameter = nullptr;
     if (const ncclResult_t right = check("ncclParamGetStr", h, out, &parameter); right != ncclSuccess) return right;
+    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
     text = parameter->text;
     *out = text.c_str();
     return ncclSuccess;
@@ -108,6 +109,7 @@ TUTTI_NCCL(ncclResult_t, ParamGet, ncclParamHandle_t h, void* out, int maxLen, i
     const Parameter* parameter = nullptr;
     if (const ncclResult_t right = check("ncclParamGet", h, out, &parameter); right != ncclSuccess) return right;
     if (len == nullptr) return fail(ncclInvalidArgument, "ncclParamGet: the place for the length is null");
+    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
     const std::string bytes = bytes_of(*parameter);
     if (maxLen < 0 || bytes.size() > static_cast<std::size_t>(maxLen)) {
       return fail(ncclInvalidArgument, fmt::format("ncclParamGet: {} takes {} bytes, and there is room for {}",
@@ -127,6 +129,7 @@ TUTTI_NCCL(ncclResult_t, ParamGetParameter, const char* key, const char** value,
     }
     const Parameter* parameter = nullptr;
     if (const ncclResult_t right = find("ncclParamGetParameter", key, &parameter); right != ncclSuccess) return right;
+    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
     text = parameter->text;
     *value = text.c_str();
     *valueLen = static_cast<int>(text.size());
