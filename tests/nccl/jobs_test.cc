@@ -38,6 +38,16 @@ bool has_job(Comm& comm) {
   return comm.jobs_running > 0;
 }
 
+// Runs `call`, and lets its allocation number `number` fail. Returns whether it has made that many.
+bool with_failed_allocation(std::int64_t number, const std::function<void()>& call) {
+  test::failing_allocations::set_counted(0);
+  test::failing_allocations::fail_after(number, false);
+  call();
+  const bool failed = test::failing_allocations::counted() >= number;
+  test::failing_allocations::fail_after(0, false);
+  return failed;
+}
+
 // Fails each allocation of run_jobs() once. The process must survive that, and each communicator must be ready or have
 // failed, without a job that seems to be running.
 void expect_jobs_end(bool blocking) {
@@ -46,11 +56,8 @@ void expect_jobs_end(bool blocking) {
   for (bool failed = true; failed; ++failures) {
     const std::vector<Job> jobs = set_ups(kComms, blocking);
     std::vector<Job> copy = jobs;
-    test::failing_allocations::set_counted(0);
-    test::failing_allocations::fail_after(failures + 1, false);
-    const ncclResult_t result = guarded([&] { return run_jobs(std::move(copy)); });
-    failed = test::failing_allocations::counted() > failures;
-    test::failing_allocations::fail_after(0, false);
+    ncclResult_t result = ncclSuccess;
+    failed = with_failed_allocation(failures + 1, [&] { result = guarded([&] { return run_jobs(std::move(copy)); }); });
     int ready = 0;
     for (const Job& job : jobs) {
       EXPECT_TRUE(test::eventually([&job] { return !has_job(*job.comm); })) << "allocation " << failures + 1;
@@ -100,11 +107,9 @@ TEST(NcclGroup, ACallWithoutMemoryFailsItsGroup) {
   for (bool failed = true; failed; ++failures) {
     float value = 1;
     ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-    test::failing_allocations::set_counted(0);
-    test::failing_allocations::fail_after(failures + 1, false);
-    const ncclResult_t called = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr);
-    failed = test::failing_allocations::counted() > failures;
-    test::failing_allocations::fail_after(0, false);
+    ncclResult_t called = ncclSuccess;
+    failed = with_failed_allocation(
+        failures + 1, [&] { called = ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr); });
     EXPECT_EQ(ncclGroupEnd(), called) << "allocation " << failures + 1;
     EXPECT_EQ(called, failed ? ncclSystemError : ncclSuccess) << "allocation " << failures + 1;
   }
