@@ -1,4 +1,5 @@
-// A fake PMIx library for one rank. The function that the variable FAKE_PMIX_HANGS names never returns.
+// A fake PMIx library for one rank. The function that the variable FAKE_PMIX_HANGS names never returns. The test reads
+// fake_pmix_fences, the number of barriers in which the rank has taken part.
 #include <unistd.h>
 
 #include <array>
@@ -30,6 +31,8 @@ int called(const char* name) {
 #pragma GCC visibility push(default)
 extern "C" {
 
+int fake_pmix_fences = 0;
+
 int PMIx_Init(void*, void*, std::size_t) { return called("PMIx_Init"); }
 int PMIx_Put(std::uint8_t, const char*, const Value* value) {
   stored = value->data.string;
@@ -37,6 +40,7 @@ int PMIx_Put(std::uint8_t, const char*, const Value* value) {
 }
 int PMIx_Commit() { return called("PMIx_Commit"); }
 int PMIx_Fence_nb(const void*, std::size_t, const void*, std::size_t, void (*on_fence)(int, void*), void* context) {
+  ++fake_pmix_fences;
   on_fence(0, context);
   return 0;
 }

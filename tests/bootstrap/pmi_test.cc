@@ -104,6 +104,17 @@ class Launcher {
   std::thread thread_;
 };
 
+RendezvousOptions options_of(const Launcher& launcher, std::int32_t rank) {
+  RendezvousOptions options;
+  options.rank = rank;
+  options.size = static_cast<std::int32_t>(launcher.clients.size());
+  options.host = "127.0.0.1";
+  options.job_id = "hydra";
+  options.pmi_fd = launcher.clients[std::size_t(rank)];
+  options.timeout_ms = test::patience().count();
+  return options;
+}
+
 TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
   constexpr std::int32_t kRanks = 4;
   Launcher launcher(kRanks);
@@ -111,14 +122,7 @@ TEST(Pmi, RanksMeetThroughTheStoreAgainAndAgain) {
   for (std::int32_t rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&, rank] {
       for (int communicator = 0; communicator < 3; ++communicator) {
-        RendezvousOptions options;
-        options.rank = rank;
-        options.size = kRanks;
-        options.host = "127.0.0.1";
-        options.job_id = "hydra";
-        options.pmi_fd = launcher.clients[std::size_t(rank)];
-        options.timeout_ms = test::patience().count();
-        auto bootstrap = tcp_bootstrap(options);
+        auto bootstrap = tcp_bootstrap(options_of(launcher, rank));
         ASSERT_TRUE(bootstrap.ok()) << to_string(bootstrap.error());
         const auto blobs = (*bootstrap)->all_gather(std::to_string(rank));
         ASSERT_TRUE(blobs.ok()) << to_string(blobs.error());
@@ -136,14 +140,7 @@ TEST(Pmi, AThousandCommunicatorsAreMadeAndThenAllRanksFailAtOnce) {
     std::vector<std::thread> ranks;
     for (std::int32_t rank = 0; rank < 2; ++rank) {
       ranks.emplace_back([&, rank] {
-        RendezvousOptions options;
-        options.rank = rank;
-        options.size = 2;
-        options.host = "127.0.0.1";
-        options.job_id = "hydra";
-        options.pmi_fd = launcher.clients[std::size_t(rank)];
-        options.timeout_ms = test::patience().count();
-        auto bootstrap = tcp_bootstrap(options);
+        auto bootstrap = tcp_bootstrap(options_of(launcher, rank));
         ends[std::size_t(rank)] = bootstrap.ok() ? "made" : bootstrap.error().message;
       });
     }
@@ -169,12 +166,7 @@ TEST(Pmi, AnIdThatRank0CannotMakeFailsAllAtOnce) {
   std::vector<std::thread> ranks;
   for (std::int32_t rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
-      RendezvousOptions options;
-      options.rank = rank;
-      options.size = 3;
-      options.job_id = "hydra";
-      options.pmi_fd = launcher.clients[std::size_t(rank)];
-      options.timeout_ms = test::patience().count();
+      RendezvousOptions options = options_of(launcher, rank);
       options.host = "0.0.0.0";  // not the address of a server
       for (int attempt = 0; attempt < 3; ++attempt) {
         const auto bootstrap = tcp_bootstrap(options);
@@ -197,24 +189,14 @@ TEST(Pmi, AnIdThatRank0CannotMakeFailsAllAtOnce) {
 // The launcher's store holds the id in clear. A process that reads it there still lacks the job's key.
 TEST(Pmi, ARankThatKnowsTheStoreAloneIsRefusedIfAKeyIsConfigured) {
   Launcher launcher(2);
-  const auto options_of = [&](std::int32_t rank) {
-    RendezvousOptions options;
-    options.rank = rank;
-    options.size = 2;
-    options.host = "127.0.0.1";
-    options.job_id = "hydra";
-    options.pmi_fd = launcher.clients[std::size_t(rank)];
-    options.timeout_ms = test::patience().count();
-    return options;
-  };
   const auto over = std::make_shared<std::atomic<bool>>(false);
   std::thread root([&] {
-    RendezvousOptions options = options_of(0);
+    RendezvousOptions options = options_of(launcher, 0);
     options.configured_key = key_of_text(std::string(64, 'a')).value();
     options.stop = over;
     EXPECT_FALSE(tcp_bootstrap(options).ok());
   });
-  const auto refused = tcp_bootstrap(options_of(1));
+  const auto refused = tcp_bootstrap(options_of(launcher, 1));
   *over = true;
   root.join();
   ASSERT_FALSE(refused.ok());
