@@ -103,8 +103,9 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
 }
 
 Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
-  if (front_call_ == call.sequence) {
-    // The message may have been seen by a probe with the message's own tag (Communicator::next_sender()).
+  if (front_tag_.sequence == call.sequence) {
+    // The message may have been seen by a probe (Communicator::next_sender()), which asks with the tag of a send of 0
+    // int8, because it does not know the tag of the receive that will take the message.
     if (front_tag_ == call) return Arrival::kMessage;
     mismatched_ = front_tag_;
     return Arrival::kMismatch;
@@ -127,17 +128,14 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       return Arrival::kMismatch;
     }
     const Arrival arrival = look(descriptor);
-    if (arrival == Arrival::kMessage) {
-      front_call_ = call.sequence;
-      front_tag_ = tag;
-    }
+    if (arrival == Arrival::kMessage) front_tag_ = tag;
     if (arrival == Arrival::kUnmapped) unmapped_call_ = call.sequence;
     return arrival;
   }
 }
 
 void ShmReceiveConnection::release() {
-  front_call_ = 0;
+  front_tag_ = CallTag();
   ++received_;
   // Returns the slot to the sender. The store is seq_cst and precedes ring(), so that no wake-up is lost: see
   // doorbell.h.

@@ -63,9 +63,7 @@ class ShmReceiveConnection final : public ReceiveConnection {
   Ringer ringer_;                              // rings the sender, which may wait for a credit
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the transport
   std::uint64_t received_ = 0;
-  // The sequence number of the call if front_ describes message number `received_`; 0: front_ is not valid.
-  std::uint64_t front_call_ = 0;
-  CallTag front_tag_;  // the tag of that message
+  CallTag front_tag_;  // the tag of message number `received_` if front_ describes it; otherwise its sequence is 0
   Message front_;
   CallTag mismatched_;
   MemoryLoss loss_;
