@@ -24,9 +24,9 @@ asan_programs=(base_test kernels_test transports_test tcp_test executor_test job
 asan_folders=(base kernels transports executor job membership engine selection communicator)
 tsan_programs=(transports_test executor_test job_test engine_test selection_test communicator_test)
 tsan_folders=(transports executor job engine selection communicator)
-# Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types or text, or
-# wait for a deadline most of the time.
-# The quick run runs them without a sanitizer, and --full with both, except for the repetitions that full.sh names.
+# Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types, operations
+# or text, or wait for a deadline most of the time. The quick run runs them without a sanitizer, and --full with both,
+# except for the repetitions that full.sh names.
 asan_leaves='Consensus.WhoeverIsStopped|WhoGivesUpFindsIts|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]'
 asan_leaves+='|ShmMailboxes.DisagreementWith|Simulated\.(Reg|More)'
 asan_leaves+='|EveryTypeAndOp/Targets.*_(min|max|prod|avg)|ASendBehindOthersHasTime|ARootAheadOfALateReader'

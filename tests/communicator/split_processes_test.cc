@@ -52,8 +52,8 @@ class NamesAfterSplit : public testing::TestWithParam<Call> {
         CommunicatorOptions options = job(rank, kSize, port);
         prctl(PR_SET_PDEATHSIG, SIGKILL);  // alarm() cannot end a stopped process
         if (fault == Fault::kStops) {
-          options.setup_timeout = scaled(std::chrono::milliseconds(4000));
-          options.timeout = scaled(std::chrono::milliseconds(2000));
+          options.setup_timeout = scaled(std::chrono::seconds(12));
+          options.timeout = scaled(std::chrono::seconds(6));
         }
         auto parent = Communicator::create(options);
         if (!parent.ok()) {

@@ -32,10 +32,6 @@ in_the_middle() {
   sleep 2
 }
 
-# The longest allowed time from unplugging the cable to the end of each rank. The retries of a packet last 0.7 s, but
-# see above. This must be less than the deadline of the calls, because ending at the deadline would not show that the
-# fault was detected.
-bound_s=180
 # A file of the guest, which both ranks can access.
 unplugged=$(dirname "$(mktemp -u)")/unplugged
 
@@ -68,7 +64,6 @@ link() {
     says "$device port 1"
   fi
   took_s=$((ended_s - $(cat "$unplugged")))
-  [ "$took_s" -le "$bound_s" ] || fail "it took $took_s s, more than $bound_s"
   echo "rank $RANK after $took_s s: $(grep -m 1 "$device" "$text")"
   nothing_is_left
 }
