@@ -26,7 +26,7 @@ constexpr std::size_t kMostOld = 256;
 // Maximum number of files that mark_completed() of one RecordingFolder has renamed. If there are more, the oldest of
 // them is removed.
 constexpr std::size_t kMostEnded = 8;
-// One day, in seconds. Older files of exited processes and ended communicators are removed even if there are few.
+// The age, in seconds, at which files of exited processes and of ended communicators are removed even if there are few.
 constexpr std::int64_t kOldS = std::int64_t{24} * 3600;
 constexpr std::int64_t kUnfinishedS = 60;  // a process that writes a header needs less time, in seconds
 // Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
