@@ -241,8 +241,8 @@ int found_in_idle_slices() {
       for (std::uint32_t rank = 0; rank < kRanks; ++rank) group.call(rank).least_published_bytes = device::kForever;
       // The root sends its first messages before its peers are launched.
       group.launch(emulator, 0, kernel, DeviceGroup::Start::kBegin);
-      const std::uint64_t until = emulator.switches() + 5000;
-      wrong = wrong || emulator.run_until([&] { return emulator.switches() >= until; }) == Emulator::RunResult::kStuck;
+      const std::uint64_t until = emulator.turns() + 5000;
+      wrong = wrong || emulator.run_until([&] { return emulator.turns() >= until; }) == Emulator::RunResult::kStuck;
       for (std::uint32_t rank = 1; rank < kRanks; ++rank)
         group.launch(emulator, rank, kernel, DeviceGroup::Start::kBegin);
       wrong = wrong || emulator.run() != Emulator::RunResult::kIdle;

@@ -187,7 +187,7 @@ void Emulator::switch_to(Fiber* fiber) {
   bool is_finished = false;
   {
     const TsanIgnoreScope ignore_scope;
-    switches_.count_one();
+    turns_.count_one();
     Fiber* const from = this_fiber();
     set_running(this, fiber);
     from_context = from == nullptr ? runner_.get() : &from->context;
@@ -206,7 +206,10 @@ void Emulator::switch_away() {
       next = pick();
     }
   }
-  if (next != this_fiber()) switch_to(next);
+  if (next != this_fiber())
+    switch_to(next);
+  else
+    turns_.count_one();  // the time must also pass for a thread that waits alone
 }
 
 void Emulator::make_ready(Fiber& fiber) {

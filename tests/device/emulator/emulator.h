@@ -157,7 +157,7 @@ class Emulator {
     return run_until([] { return false; });
   }
   const std::string& report() const { return report_; }
-  std::uint64_t switches() const { return switches_.get(); }  // switches between threads so far
+  std::uint64_t turns() const { return turns_.get(); }  // turns that threads have had so far
   // With Options::weak: the number of stores that an earlier load of another block might still see. A correct program
   // has none; see weak_memory.h.
   std::uint64_t overtaking() const { return block_memories_.overtaking; }
@@ -166,7 +166,7 @@ class Emulator {
   static Emulator& current();
   static Fiber& self();
   const Options& options() const { return options_; }
-  std::uint64_t now_ns() const { return options_.clock == Clock::kReal ? real_ns() : 10 * switches_.get(); }
+  std::uint64_t now_ns() const { return options_.clock == Clock::kReal ? real_ns() : 10 * turns_.get(); }
   void stored() { quiet_turns_.set(0); }
   void access(Site here);  // called before a load or store; may let another thread run
   void pause(Site here);   // called in the body of a waiting loop; lets another thread run
@@ -201,7 +201,7 @@ class Emulator {
 
   const Options options_;
   std::uint64_t random_state_;
-  RelaxedCounter switches_;
+  RelaxedCounter turns_;
   RelaxedCounter quiet_turns_;        // turns since the last store
   std::uint64_t next_back_off_ = 0;   // kReal: the number of quiet turns after which to call back_off()
   std::uint64_t back_offs_ = 0;       // calls of back_off() since the last store

@@ -58,7 +58,7 @@ TEST(Emulator, TakesLaunchesWhileOthersRun) {
     while (port::load_acquire(&flag) == 0) port::pause();
   };
   const std::uint64_t first = emulator.launch(0, 1, 32, waits);
-  EXPECT_EQ(emulator.run_until([&] { return emulator.switches() > 500; }), Emulator::RunResult::kReached);
+  EXPECT_EQ(emulator.run_until([&] { return emulator.turns() > 500; }), Emulator::RunResult::kReached);
   EXPECT_FALSE(emulator.done(first));
   const std::uint64_t second = emulator.launch(1, 1, 32, [&flag] {
     if (port::thread() == 7) port::store_release(&flag, 1);
@@ -329,6 +329,19 @@ TEST(Port, AWarpVotesAndALineMovesAsOne) {
   });
   ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
   EXPECT_TRUE(mixtures.empty()) << "a load of a line returned parts of two stores";
+}
+
+// All other threads of the block wait at a barrier.
+TEST(Emulator, TimePassesForAThreadThatWaitsAlone) {
+  for (const Policy policy : {Policy::kRoundRobin, Policy::kRandom, Policy::kPriority}) {
+    Emulator emulator({.policy = policy});
+    emulator.launch(0, 1, 32, [] {
+      const std::uint64_t begin_ns = port::now_ns();
+      while (port::thread() == 0 && port::now_ns() - begin_ns < 10'000) port::pause();
+      port::block_barrier();
+    });
+    EXPECT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
+  }
 }
 
 }  // namespace

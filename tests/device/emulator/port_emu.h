@@ -32,7 +32,7 @@ class BlockMemory {
   T& get() const { return object_; }
 
  private:
-  static constexpr char kKey = 0;  // its address differs between types
+  static constexpr char kKey = 0;  // its address stands for the type: each type has a kKey of its own
   T& object_ = *static_cast<T*>(emulator().shared_memory(&kKey, sizeof(T)));
 };
 
