@@ -4,10 +4,10 @@
 // evaluate.h explains which threads may access which variables between two block barriers. The hardware does not
 // initialise shared memory, so the block must set every variable before it reads it.
 //
-// The duration of a short call is mostly that of code in which each instruction waits for the one before: the parts of
-// a step that a single thread runs, and loads of global memory. docs/results/2026-11-28-gpu.md has measured times of
-// all parts. The call itself is passed as kernel parameters, unless the launch has more than kInlineCalls calls. These
-// loads follow one after the other:
+// In a short call, most of the time goes to work that one thread does alone (`prepare` and `post` of evaluate.h), and
+// to loads of global memory. docs/results/2026-11-28-gpu.md has the time of each part of one call. The call itself is
+// passed as kernel parameters, unless the launch has more than kInlineCalls calls. These loads follow one after the
+// other:
 //
 //   1  the program, all of it at once if it has at most kProgramAtOnce bytes
 //   2  links and channel state, all at once
@@ -79,9 +79,6 @@ struct Fetched {
   std::uint32_t routes;
 };
 
-// Shared::value_bytes if the received message has the length.
-inline constexpr std::uint64_t kAsReceived = ~std::uint64_t{0};
-
 inline constexpr auto kContinue = static_cast<std::uint32_t>(Outcome::kReady);
 
 // The shared memory of a block.
@@ -100,9 +97,9 @@ struct Shared {
   Stream source_streams[kMaxReceives + 1];
   Stream destination_streams[kMaxSends + 1];
   std::uint64_t received_bytes[kMaxReceives];
-  std::uint64_t value_bytes;  // the length of the step's value, or kAsReceived
-  // Indexed by entry of the step; only the elements of sends are used. Only the thread of an entry uses its element.
-  Delivery deliveries[kMaxReceives + kMaxSends];
+  std::uint64_t value_bytes;  // length of the source or sink of the step, if it is in a buffer of the call
+  // Indexed by send of the step. Only the thread of a send uses its element.
+  Delivery deliveries[kMaxSends];
   // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied there.
   // Only valid if the step receives one message.
   std::uint32_t delivered;
@@ -114,13 +111,14 @@ struct Shared {
   std::uint32_t channel_index;
 };
 
-// The entries of a step: receives, sends, waits for other channels, and the ends, which are the source and the sink.
+// The entries of a step: one for each receive, each send and each wait for another channel (after), and one for
+// the source and the sink together (ends).
 enum class EntryKind : std::uint32_t { kReceives, kSends, kAfters, kEnds };
 inline constexpr std::uint32_t kEntryKinds = 4;
 
-// Calls work(i) for each of the `count` entries of a kind that this thread handles, which are the same in all parts of
-// a step. Threads of a warp that do different things do them one after the other. So each kind has its own warps, if
-// the block has enough of them.
+// Calls work(i) for each i below `count` that this thread handles. In all parts of a step, a thread handles the same
+// entries. Each kind has its own warps, because threads of a warp that do different things do them one after the other.
+// A block of fewer than 4 warps handles several kinds in one warp.
 template <class Work>
 TUTTI_DEVICE void for_own(EntryKind kind, std::uint32_t count, Work work) {
   const std::uint32_t warps = port::threads() / 32;

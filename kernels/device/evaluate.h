@@ -3,8 +3,8 @@
 //
 // A step has three parts, between block barriers:
 //
-//   prepare   One thread handles each entry of the step (operand, send, wait for another channel): it waits for the
-//             message or the credit and finds the address. A block may stop here, because it has moved no data yet.
+//   prepare   One thread handles each entry of the step (EntryKind): it waits for the message, the credit or the other
+//             channel, and finds the addresses. A block may stop here, because it has moved no data yet.
 //   move      All threads move data from operands to destinations.
 //   post      The threads of `prepare` give slots back and hand messages over.
 //
@@ -28,12 +28,10 @@ namespace tutti::device {
 template <Protocol kProtocol, class Faults = NoFaults>
 class Evaluator {
  public:
-  // The class has more than 40 members, because its data members are variables of a thread, and such variables cannot
-  // refer to each other. The parts of a run and of a step are functions of their own: otherwise the compiler keeps
-  // values of one part in registers during the others, and the loops of `move` need all registers.
-  //
-  // The parts that only prepare the moves must be short all the same. A single thread runs each of them, so every
-  // instruction and every access of memory waits for the one before.
+  // The class has more than 40 members, because each part of a step needs nearly all of the data. The parts of a run
+  // and of a step are functions that are called (TUTTI_DEVICE_APART): otherwise the compiler keeps values of one part
+  // in registers during the others, and the loops of `move` need all registers. `prepare` must be short: one thread
+  // does the work of an entry while the rest of the block waits (docs/results/2026-11-28-gpu.md has times).
   TUTTI_DEVICE void run(const Launch& launch) {
     if (!start(launch, assignment_of(launch, port::block()))) return;
     const bool sums = kSimple && only_sums(call().arithmetic);
@@ -199,8 +197,7 @@ class Evaluator {
     for_own(EntryKind::kEnds, 1, [&](std::uint32_t) { prepare_ends(step); });
     port::block_barrier();
     if (shared().prepared != kContinue) return false;
-    bytes_ = shared().value_bytes;
-    if (bytes_ == kAsReceived) bytes_ = lesser(shared().received_bytes[0], chunk_bytes());
+    bytes_ = value_bytes(step);
     for_own(EntryKind::kReceives, step.receive_count, [&](std::uint32_t i) { accept(step, i); });
     for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { announce(step, step.receive_count + i); });
     if (port::thread() == 0 && step.sink == Space::kScratch)
@@ -251,7 +248,7 @@ class Evaluator {
     return &shared().steps[step_index_ - fetched.first_step];
   }
 
-  // `entry` counts the receives of a step, and then its sends.
+  // `entry` is an index: first come the receives of the step, then its sends.
   TUTTI_DEVICE Route route_of(const PackedStep& step, std::uint32_t entry) const {
     const std::uint32_t index = step.first_route + entry;
     const std::uint32_t fetched = index - shared().fetched.first_route;  // very large if index < first_route
@@ -265,35 +262,23 @@ class Evaluator {
     return port_at(route_of(step, entry).port).peer;
   }
 
-  // Finds the source and the sink of the step, and the length of its value: that of the source if the step has one,
-  // otherwise that of the sink if the sink is in the output, otherwise that of the received message, but at most one
-  // scratch chunk.
   TUTTI_DEVICE void prepare_ends(const PackedStep& step) {
-    std::uint64_t bytes = kAsReceived;
-    std::byte* to = nullptr;
-    if (step.sink == Space::kScratch) {
-      to = shared().part.scratch + step.sink_chunk * chunk_bytes();
-    } else if (step.sink != Space::kNone) {
-      const Range sink = range(step.sink, step.sink_chunk);
-      to = memory_of(step.sink) + (sink.offset << element_log2());
-      if (step.sink == Space::kOutput) bytes = sink.count << element_log2();
-    }
+    std::byte* const to = find_end(step.sink, step.sink_chunk);
     shared().destinations[0] = to;
     shared().destination_streams[0] = {to, 0, 0, 0};
-    if (step.source != Space::kNone) {
-      const std::byte* from = nullptr;
-      if (step.source == Space::kScratch) {
-        from = shared().part.scratch + step.source_chunk * chunk_bytes();
-        bytes = port::load(&shared().part.scratch_bytes[step.source_chunk]);
-      } else {
-        const Range source = range(step.source, step.source_chunk);
-        from = memory_of(step.source) + (source.offset << element_log2());
-        bytes = source.count << element_log2();
-      }
-      shared().sources[step.source_position] = from;
-      shared().source_streams[step.source_position] = {from, 0, 0, 0};
-    }
-    shared().value_bytes = bytes;
+    if (step.source == Space::kNone) return;
+    const std::byte* const from = find_end(step.source, step.source_chunk);
+    shared().sources[step.source_position] = from;
+    shared().source_streams[step.source_position] = {from, 0, 0, 0};
+  }
+
+  // Returns the address of a source or sink. Stores its length, unless it is in scratch.
+  TUTTI_DEVICE std::byte* find_end(Space space, std::uint32_t chunk) {
+    if (space == Space::kNone) return nullptr;
+    if (space == Space::kScratch) return shared().part.scratch + chunk * chunk_bytes();
+    const Range elements = range(space, chunk);
+    shared().value_bytes = elements.count << element_log2();
+    return memory_of(space) + (elements.offset << element_log2());
   }
 
   TUTTI_DEVICE void prepare_receive(const PackedStep& step, std::uint32_t entry) {
@@ -339,8 +324,9 @@ class Evaluator {
     std::byte* slot = slot_of(link);
     if constexpr (kSimple) {
       std::byte* to = nullptr;
-      shared().deliveries[entry] = link.windows == nullptr ? Delivery{} : delivery_of(step, entry, link, to);
-      shared().destinations[destination] = shared().deliveries[entry].carrier == Carrier::kSlot ? slot : to;
+      Delivery& delivery = shared().deliveries[destination - 1];
+      delivery = link.windows == nullptr ? Delivery{} : delivery_of(*step_, entry, link, to);
+      shared().destinations[destination] = delivery.carrier == Carrier::kSlot ? slot : to;
     } else {
       const std::uint64_t slots = link.slot_mask + std::uint64_t{1};
       const bool renews = Faults::kRenewsLines && (link.number & ((slots << kRenewLog2) - 1)) < slots;
@@ -401,7 +387,15 @@ class Evaluator {
   TUTTI_DEVICE std::uint64_t tile_of_call() const { return shared().part.slice + tile_ * shared().part.slices; }
   TUTTI_DEVICE std::uint64_t chunk_bytes() const { return call().geometry.max_chunk_count << element_log2(); }
 
-  // Inputs are never written. The casts avoid a second version of the code for sources.
+  // Length of the step's value: that of the source if there is one, otherwise of a sink in the output, otherwise of the
+  // message, but at most a scratch chunk. Call it after the barrier: another channel may have written the scratch.
+  TUTTI_DEVICE std::uint64_t value_bytes(const PackedStep& step) const {
+    if (step.source == Space::kScratch) return port::load(&shared().part.scratch_bytes[step.source_chunk]);
+    if (step.source != Space::kNone || step.sink == Space::kOutput) return shared().value_bytes;
+    return lesser(shared().received_bytes[0], chunk_bytes());
+  }
+
+  // Inputs are never written. The cast avoids a second version of the code for sources.
   TUTTI_DEVICE std::byte* memory_of(Space space) const {
     return space == Space::kInput ? const_cast<std::byte*>(call().input) : call().output;
   }
@@ -414,8 +408,8 @@ class Evaluator {
     return call().arithmetic.op == ReduceOp::kAvg && step.completes != 0 ? program_->rank_count : 1;
   }
 
-  // accept() and announce() count the message. Other threads read its number only after a barrier. accept() reports a
-  // message of another length than that of the step's value.
+  // accept() and announce() count the message. Other threads read the number only after the next barrier. accept()
+  // reports Failure::kCorrupt if the message is not as long as the step's value, but the step goes on.
   TUTTI_DEVICE void accept(const PackedStep& step, std::uint32_t entry) {
     if (shared().received_bytes[entry] != bytes_)
       report({Failure::kCorrupt, shared().channel_index, peer_of(step, entry), step_index_});
@@ -427,7 +421,7 @@ class Evaluator {
     Link& link = link_of(step, entry);
     if constexpr (!kSimple)
       write_header(slot_of(link), call().digest, static_cast<std::uint32_t>(bytes_), link.number + 1);
-    else if (shared().deliveries[entry].carrier == Carrier::kPublished)
+    else if (shared().deliveries[entry - step.receive_count].carrier == Carrier::kPublished)
       link.published = 1;
     ++link.number;
   }
@@ -474,9 +468,9 @@ class Evaluator {
     }
   }
 
-  // Only kSimple: the thread of a send calls it after all data has moved.
+  // Used with kSimple only. The thread of a send calls it after all data has moved.
   TUTTI_DEVICE void post(const PackedStep& step, std::uint32_t entry) {
-    const Delivery& delivery = shared().deliveries[entry];
+    const Delivery& delivery = shared().deliveries[entry - step.receive_count];
     post_message<Faults>(link_of(step, entry),
                          {bytes_, call().digest, delivery.carrier, {}, delivery.window, 0, delivery.bytes_offset});
   }

@@ -8,8 +8,9 @@
 //   thread() threads() block() blocks()   indexes and sizes of the block and the grid; threads() is a multiple of 32
 //   anew(value)                           returns `value`; hides it from the compiler's optimisations, so that results
 //                                         computed from it are not kept in registers from earlier code
-//   BlockMemory<T>::get()                 the T in the shared memory of the block; keep a BlockMemory<T>, since making
-//                                         one is slow in the emulator
+//   BlockMemory<T>                        its function get() returns the one T in the shared memory of the block, which
+//                                         nothing has initialised; make it once per thread, because the emulator
+//                                         searches for the T
 //   block_barrier() warp_barrier()        for all threads of the block or the warp
 //   warp_any(bool)                        true if the argument is true in any thread of the warp
 //   load_acquire load_relaxed             for 64-bit variables that several GPUs and the host access
@@ -27,8 +28,8 @@
 //                                         or later); otherwise it is calculated on integers, with many instructions
 //   Site                                  source location of a barrier or wait, for reports of the emulator
 //
-// TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that is called. TUTTI_UNROLL precedes a
-// loop.
+// TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that nvcc does not inline. TUTTI_UNROLL
+// precedes a loop.
 //
 // The hand-overs of evaluate.h between GPUs, and between blocks of a GPU, follow the memory model of PTX. Each of them
 // is a litmus test in tests/device/litmus, which is judged by that model:

@@ -103,7 +103,7 @@ void Simulation::add_channel(std::uint32_t rank, const Channel& channel, std::si
   }
 }
 
-// Whether a step can run, by the conditions of Evaluator::prepare() (kernels/device/evaluate.h): its messages,
+// Whether a step can run, by the conditions of Evaluator::prepare_step() (kernels/device/evaluate.h): its messages,
 // credits and waits for other channels. Progress of other channels counts only from the next barrier on, even on
 // the same rank, because their blocks may run after this one.
 bool Simulation::can_run(const Walker& walker, const Step& step, std::span<const After> afters,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "algorithms/algorithms.h"
@@ -97,6 +98,36 @@ TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
   }
 }
 
+// Each kind of entry of a step has its own warps, so how the parts of a step follow each other depends on the number of
+// warps. The plans are those whose channels hand values to each other in scratch memory, and whose calls have several
+// lengths.
+TEST_P(Protocols, EveryNumberOfWarpsLeavesTheBitsOfTheHost) {
+  const std::vector<std::pair<Collective, Algorithm>> plans = {
+      {{.kind = CollectiveKind::kAllToAll, .ranks = 4}, Algorithm::kBruck},
+      {{.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, Algorithm::kHierarchical},
+      {{.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, Algorithm::kHierarchicalTree},
+      {{.kind = CollectiveKind::kAllGather, .ranks = 4, .nodes = {0, 0, 1, 1}}, Algorithm::kHierarchical}};
+  for (const unsigned threads : {64u, 96u, 128u, 160u}) {
+    const GroupOptions group{.protocol = GetParam(),
+                             .slot_bytes = small_slot(GetParam()),
+                             .slices = 2,
+                             .windows = GetParam() == Protocol::kSimple,
+                             .threads = threads};
+    for (const auto& [collective, algorithm] : plans) {
+      Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, collective.ranks, group);
+      subject.generator = find_generator(collective, algorithm).value();
+      subject.name = std::string(to_string(algorithm)) + ", " + std::to_string(threads) + " threads";
+      DeviceGroup device(subject.generator, subject.group);
+      std::uint64_t seed = 1;
+      for (const double tiles : {3.2, 0.4, 2.3, 0.2}) {
+        subject.run(device, subject.call(tiles, seed), schedule(seed, static_cast<Policy>(seed % 3), seed % 2 == 0));
+        if (HasFatalFailure()) return;
+        ++seed;
+      }
+    }
+  }
+}
+
 // A block that must not wait stops when a message or credit is missing, and a later launch continues at that step.
 TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kTwoShot}) {
@@ -164,7 +195,7 @@ TEST_P(Protocols, WaitsEndByTheDeadlineAndByTheAbortFlag) {
       device.launch(emulator, rank, kernel_of(GetParam()), DeviceGroup::Start::kBegin);
     }
     if (aborts) {
-      ASSERT_EQ(emulator.run_until([&] { return emulator.switches() > 2000; }), Emulator::RunResult::kReached)
+      ASSERT_EQ(emulator.run_until([&] { return emulator.turns() > 2000; }), Emulator::RunResult::kReached)
           << emulator.report();
       for (const std::uint32_t rank : {0u, 1u}) std::atomic_ref(device.status(rank).abort).store(1);
     }

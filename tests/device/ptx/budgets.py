@@ -17,7 +17,7 @@ REGISTERS = 128
 # of the functions that it calls, most of which are for one element type.
 #
 # The kernels for short messages have few spills. tutti_evaluate_simple runs long messages, with a loop for each element
-# type. Its limits are a little more than nvcc 13.0 needs for sm_120. The aim is 1,024 bytes of stack.
+# type. Its limits are those that nvcc 13.0 needs for sm_120, or a little more. The aim is 1,024 bytes of stack.
 BUDGETS = {
     "tutti_evaluate_ll": (1024, 64, 400),
     "tutti_evaluate_ll128": (1024, 64, 200),

@@ -63,13 +63,14 @@ def declared(text):
     return name, int(bits) // 8 * int(count or 1)
 
 
-# An array in shared memory. It is declared in the function that uses it, or outside if several functions use it.
+# The declaration of an array in shared memory. nvcc 13.0 puts it into the function that uses the array, or outside of
+# functions if several of them use it.
 SHARED = r"\.shared\s+\.align\s+\d+\s+\.b8\s+(\S+)\[(\d+)\];"
 
 
 class Function:
     barriers = 0  # number of barriers of blocks in all functions so far
-    modules = {}  # the sizes of the arrays in shared memory that are declared outside of functions
+    shared_arrays = {}  # the sizes, by name, of the arrays in shared memory that are declared outside of functions
 
     def __init__(self, kind, name, result, parameters, body):
         self.kind, self.name, self.body = kind, name, body
@@ -105,7 +106,7 @@ class Function:
         for name, size in re.findall(r"\.local\s+\.align\s+\d+\s+\.b8\s+(\S+)\[(\d+)\];", self.body):
             lines.append(f"alignas(16) unsigned char {name}[{size}];")
             self.memory.add(name)
-        used = [(name, size) for name, size in Function.modules.items() if re.search(rf"{name}\b", self.body)]
+        used = [(name, size) for name, size in Function.shared_arrays.items() if re.search(rf"{name}\b", self.body)]
         for name, size in used + re.findall(SHARED, self.body):
             lines.append(f"const u64 shared_memory = address_of(port::emulator().shared_memory(nullptr, {size}));")
             self.shared = name
@@ -411,7 +412,7 @@ def functions(text):
     """The functions that have a body, and are kernels of ours or called by kernels."""
     text = re.sub(r"//[^\n]*", "", text)
     outside = re.sub(r"\{.*?\n\}", "", text, flags=re.S)
-    Function.modules = dict(re.findall(SHARED, outside))
+    Function.shared_arrays = dict(re.findall(SHARED, outside))
     head = (r"(?:\.visible\s+|\.weak\s+)?\.(entry|func)\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*\(([^)]*)\)\s*"
             r"(?:\.\w+[^{;]*)?([{;])")
     found = []

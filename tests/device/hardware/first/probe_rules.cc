@@ -141,7 +141,7 @@ std::vector<Call> calls_that_make() {
   };
 }
 
-// The calls of a collective, and those of its set-up and of its end.
+// The functions of the driver that a collective and its set-up call.
 std::vector<Call> calls_of_a_collective() {
   std::vector<Call> all = calls_that_ask();
   for (const auto& some : {calls_that_submit(), calls_that_make()}) all.insert(all.end(), some.begin(), some.end());
@@ -155,7 +155,7 @@ std::string name_of(const cuda::DriverApi& api, cuda::CUresult result) {
   return text;
 }
 
-// Makes the call in a thread that has never used the driver.
+// Makes the call in a new thread, which has no current context, after setting the thread's capture mode.
 cuda::CUresult in_a_new_thread(const Call& call, const Things& things, cuda::CaptureMode mode) {
   auto result = cuda::CUresult::kSuccess;
   std::thread thread([&] {
