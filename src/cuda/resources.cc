@@ -46,6 +46,13 @@ Result<ContextScope> ContextScope::enter(const Driver& driver, CUcontext context
   return ContextScope(driver);
 }
 
+Result<ContextScope> ContextScope::enter_unless_current(const Driver& driver, CUcontext context) {
+  CUcontext current = nullptr;
+  const CUresult asked = driver.api().ctx_get_current(&current);
+  if (asked == CUresult::kSuccess && current == context) return ContextScope();
+  return enter(driver, context);
+}
+
 std::optional<ContextScope> ContextScope::try_enter(const Driver& driver, CUcontext context) noexcept {
   if (driver.api().ctx_push_current(context) != CUresult::kSuccess) return std::nullopt;
   return ContextScope(driver);

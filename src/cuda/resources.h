@@ -25,6 +25,9 @@ namespace tutti::cuda {
 class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
+  // Like enter(), but if the context is current already, which is usual, it makes only one call of the driver, and the
+  // scope does nothing. For a scope that ends before whoever made the context current can end that.
+  static Result<ContextScope> enter_unless_current(const Driver& driver, CUcontext context);
   // Like enter(), but for use in destructors: returns nothing if the driver returns an error, and allocates no
   // memory.
   static std::optional<ContextScope> try_enter(const Driver& driver, CUcontext context) noexcept;
@@ -33,8 +36,9 @@ class [[nodiscard]] ContextScope {
   ~ContextScope();
 
  private:
+  ContextScope() = default;
   explicit ContextScope(const Driver& driver) : driver_(&driver) {}
-  const Driver* driver_;
+  const Driver* driver_ = nullptr;
 };
 
 // While a thread captures a graph, the driver forbids some calls, for example allocating memory or querying an event.

@@ -87,6 +87,7 @@ void LaunchGroup::LaunchBuffers::reuse_after(const std::shared_ptr<cuda::Event>&
 
 // Returns a free buffer of at least `bytes` bytes for the current launch.
 Result<const cuda::PinnedMemory*> LaunchGroup::LaunchBuffers::take(std::size_t bytes) {
+  const cuda::RelaxedCapture relaxed(driver_);
   const auto is_free = [bytes](const Buffer& one) {
     if (one.memory.bytes().size() < bytes) return false;
     if (!one.used) return true;

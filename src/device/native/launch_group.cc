@@ -64,13 +64,14 @@ void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
   members_->of_rank(rank).on_failure = std::move(shared);
 }
 
+// Has no RelaxedCapture, because that needs two calls of the driver: nearly always, this function only submits work and
+// asks for properties, which captures do not forbid (docs/results/2026-11-28-gpu.md). The exceptions have their own.
 Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
-  const cuda::RelaxedCapture relaxed(device_->driver());
   std::optional<cuda::ContextScope> scope;
   Status looked;
   // Without the mutex: this may wait for streams that the watchdog releases, and the watchdog needs the mutex.
   try {
-    auto entered = cuda::ContextScope::enter(device_->driver(), device_->context());
+    auto entered = cuda::ContextScope::enter_unless_current(device_->driver(), device_->context());
     if (entered) {
       scope.emplace(*std::move(entered));
       looked = find_capture(*call);
@@ -155,6 +156,7 @@ Status LaunchGroup::find_capture(DeviceCall& call) const {
 // if the program has been copied before.
 Status LaunchGroup::upload_captured(const DeviceCall& call) const {
   if (call.capture_ == 0 || !call.needs_upload()) return {};
+  const cuda::RelaxedCapture relaxed(device_->driver());
   const auto copied = [&]() -> Status {
     auto stream = cuda::Stream::create(device_->driver());
     if (!stream) return stream.error();

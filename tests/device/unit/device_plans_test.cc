@@ -137,7 +137,7 @@ std::map<std::string, unsigned> driver_calls() {
 // records of events, one wait for the call before, and the launch.
 TEST(DevicePlans, ACallNeedsFewCallsOfTheDriver) {
   constexpr unsigned kCalls = 20;
-  constexpr unsigned kMost = 11;
+  constexpr unsigned kMost = 8;
   constexpr std::size_t kBytes = 100'000;
   Communicators ranks = ranks_on({0, 1});
   std::map<std::string, unsigned> before;
