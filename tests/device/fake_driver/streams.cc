@@ -63,6 +63,7 @@ CUresult stream_synchronize(CUstream handle) {
   {
     const std::lock_guard lock(driver_state().mutex);
     if (const CUresult result = find_queryable_stream(handle, stream); result != CUresult::kSuccess) return result;
+    if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
     ticket = stream->queue->submitted();
     if (stream->legacy) {  // it also waits for all blocking streams, so submit work that does so
       const Work nothing{"cuStreamSynchronize", [] { return CUresult::kSuccess; }, {}};
@@ -76,6 +77,7 @@ CUresult stream_query(CUstream handle) {
   const std::lock_guard lock(driver_state().mutex);
   std::shared_ptr<Stream> stream;
   if (const CUresult result = find_queryable_stream(handle, stream); result != CUresult::kSuccess) return result;
+  if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   return stream->queue->done(stream->queue->submitted()) ? stream->context->lost->load() : CUresult::kNotReady;
 }
 
@@ -229,6 +231,7 @@ CUresult event_synchronize(CUevent handle) {
   {
     const std::lock_guard lock(driver_state().mutex);
     if (const CUresult result = find_queryable_event(handle, event); result != CUresult::kSuccess) return result;
+    if (const CUresult result = refuse_in_capture(); result != CUresult::kSuccess) return result;
   }
   const std::uint64_t wanted = event->state->recorded.load();
   const bool came = wait_until([&] { return event->state->completed.load(std::memory_order_acquire) >= wanted; },

@@ -121,6 +121,30 @@ TEST(DevicePlans, ACaptureMayBeginBetweenAddAndRun) {
   for (const cuda::DeviceMemory& memory : memories) EXPECT_EQ(gpu.get(memory), Bytes(3'000, std::byte{14}));
 }
 
+// The first call of a plan copies the plan and waits for the copy. While a thread captures in the global mode, the
+// driver forbids such a wait, in all threads, and then the capture is lost. Here, two threads capture at the same time.
+TEST(DevicePlans, TheFirstCallOfAPlanLeavesCapturesInTheGlobalModeAlone) {
+  Communicators ranks = ranks_on({0, 1});
+  std::barrier together(2);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(rank.rank());
+    const cuda::DeviceMemory memory = gpu.allocate(1'000);
+    gpu.put(memory, Bytes(1'000, std::byte{1}));
+    together.arrive_and_wait();
+    const test::CapturedGraph graph(
+        driver(), gpu.stream(),
+        [&] {
+          const Status status =
+              rank.all_reduce(pointer(memory), pointer(memory), 1'000, DataType::kUint8, ReduceOp::kSum, gpu.options());
+          EXPECT_TRUE(status.ok()) << to_string(status.error());
+        },
+        cuda::CaptureMode::kGlobal);
+    together.arrive_and_wait();
+    graph.launch();
+    EXPECT_EQ(gpu.get(memory), Bytes(1'000, std::byte{2}));
+  });
+}
+
 // Number of calls of each driver function so far, without those of which the number depends on the processor time that
 // threads get: a thread of the library polls events and then puts them into a pool, and a call makes an event (with
 // cuCtxGetCurrent and cuEventCreate) only if the pool is empty.
@@ -133,11 +157,11 @@ std::map<std::string, unsigned> driver_calls() {
 }
 
 // Each call of the driver costs time on the host, and a short collective takes only a few microseconds. Today's calls
-// are: one look at the memory, two at the stream, two to make the context current and two for the capture mode, two
-// records of events, one wait for the call before, and the launch.
+// are: one look at the memory, two at the stream, two records of events, one wait for the call before, and the launch.
+// There is an eighth, a question for the current context, which driver_calls() does not count.
 TEST(DevicePlans, ACallNeedsFewCallsOfTheDriver) {
   constexpr unsigned kCalls = 20;
-  constexpr unsigned kMost = 8;
+  constexpr unsigned kMost = 7;
   constexpr std::size_t kBytes = 100'000;
   Communicators ranks = ranks_on({0, 1});
   std::map<std::string, unsigned> before;
