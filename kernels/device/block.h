@@ -114,7 +114,6 @@ struct Shared {
 // The entries of a step: one for each receive, each send and each wait for another channel (after), and one for
 // the source and the sink together (ends).
 enum class EntryKind : std::uint32_t { kReceives, kSends, kAfters, kEnds };
-inline constexpr std::uint32_t kEntryKinds = 4;
 
 // Calls work(i) for each i below `count` that this thread handles. In all parts of a step, a thread handles the same
 // entries. Each kind has its own warps, because threads of a warp that do different things do them one after the other.
@@ -122,12 +121,13 @@ inline constexpr std::uint32_t kEntryKinds = 4;
 template <class Work>
 TUTTI_DEVICE void for_own(EntryKind kind, std::uint32_t count, Work work) {
   const std::uint32_t warps = port::threads() / 32;
-  const std::uint32_t groups = warps < kEntryKinds ? warps : kEntryKinds;
-  const std::uint32_t group = static_cast<std::uint32_t>(kind) % groups;
+  const std::uint32_t groups_log2 = warps >= 4 ? 2 : warps >= 2 ? 1 : 0;  // a division would take long
+  const std::uint32_t groups = 1u << groups_log2;
+  const std::uint32_t group = static_cast<std::uint32_t>(kind) & (groups - 1);
   const std::uint32_t warp = port::thread() / 32;
-  if (warp % groups != group) return;
-  const std::uint32_t stride = (warps - group + groups - 1) / groups * 32;
-  for (std::uint32_t i = warp / groups * 32 + port::thread() % 32; i < count; i += stride) work(i);
+  if ((warp & (groups - 1)) != group) return;
+  const std::uint32_t stride = ((warps - group + groups - 1) >> groups_log2) * 32;
+  for (std::uint32_t i = (warp >> groups_log2) * 32 + port::thread() % 32; i < count; i += stride) work(i);
 }
 
 // The position of a received message among the operands of the step.

@@ -190,11 +190,12 @@ class Evaluator {
   // prepare_step() and post_step() return false if the block must not continue; `prepared` or `moved` has the reason.
   TUTTI_DEVICE_APART bool prepare_step() {
     step_ = fetched_step();
+    // Functions that are called take *step_: a copy whose address is passed would be in local memory.
     const PackedStep step = *step_;
     for_own(EntryKind::kReceives, step.receive_count, [&](std::uint32_t i) { prepare_receive(step, i); });
     for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { prepare_send(step, step.receive_count + i); });
     for_own(EntryKind::kAfters, step.after_count, [&](std::uint32_t i) { prepare_after(step, i); });
-    for_own(EntryKind::kEnds, 1, [&](std::uint32_t) { prepare_ends(step); });
+    for_own(EntryKind::kEnds, 1, [&](std::uint32_t) { prepare_ends(*step_); });
     port::block_barrier();
     if (shared().prepared != kContinue) return false;
     bytes_ = value_bytes(step);
@@ -262,7 +263,7 @@ class Evaluator {
     return port_at(route_of(step, entry).port).peer;
   }
 
-  TUTTI_DEVICE void prepare_ends(const PackedStep& step) {
+  TUTTI_DEVICE_APART void prepare_ends(const PackedStep& step) {
     std::byte* const to = find_end(step.sink, step.sink_chunk);
     shared().destinations[0] = to;
     shared().destination_streams[0] = {to, 0, 0, 0};

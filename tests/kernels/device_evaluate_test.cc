@@ -107,7 +107,7 @@ TEST_P(Protocols, EveryNumberOfWarpsLeavesTheBitsOfTheHost) {
       {{.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, Algorithm::kHierarchical},
       {{.ranks = 5, .nodes = {0, 0, 0, 1, 1}}, Algorithm::kHierarchicalTree},
       {{.kind = CollectiveKind::kAllGather, .ranks = 4, .nodes = {0, 0, 1, 1}}, Algorithm::kHierarchical}};
-  for (const unsigned threads : {64u, 96u, 128u, 160u}) {
+  for (const unsigned threads : {64u, 96u, 160u}) {
     const GroupOptions group{.protocol = GetParam(),
                              .slot_bytes = small_slot(GetParam()),
                              .slices = 2,
@@ -119,7 +119,7 @@ TEST_P(Protocols, EveryNumberOfWarpsLeavesTheBitsOfTheHost) {
       subject.name = std::string(to_string(algorithm)) + ", " + std::to_string(threads) + " threads";
       DeviceGroup device(subject.generator, subject.group);
       std::uint64_t seed = 1;
-      for (const double tiles : {3.2, 0.4, 2.3, 0.2}) {
+      for (const double tiles : {2.3, 0.4}) {
         subject.run(device, subject.call(tiles, seed), schedule(seed, static_cast<Policy>(seed % 3), seed % 2 == 0));
         if (HasFatalFailure()) return;
         ++seed;
@@ -136,7 +136,8 @@ TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
                             {.protocol = GetParam(),
                              .slot_bytes = small_slot(GetParam()),
                              .slices = 1 + static_cast<std::uint32_t>(seed % 3),
-                             .windows = seed % 2 == 0});
+                             .windows = seed % 2 == 0,
+                             .threads = seed % 2 == 0 ? 128u : 32u});
       const CallOptions call = subject.call(2.3, seed);
       const std::vector<RankBuffers> host = run_on_host(subject.generator, call, subject.max_chunk_bytes());
       std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
