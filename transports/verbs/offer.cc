@@ -99,8 +99,8 @@ std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<V
                                                              const std::vector<VerbsPort>& theirs) {
   std::vector<std::pair<std::size_t, std::size_t>> rails;
   // The other rank knows only the ports of this rank's offer.
-  const std::size_t offered = std::min(ours.size(), kMaxPorts);
-  for (std::size_t i = 0, j = 0; i < offered && j < theirs.size();) {
+  const std::size_t ours_count = std::min(ours.size(), kMaxPorts);
+  for (std::size_t i = 0, j = 0; i < ours_count && j < theirs.size();) {
     if (ours[i].rail != theirs[j].rail) {
       ++(ours[i].rail < theirs[j].rail ? i : j);
       continue;

@@ -24,8 +24,8 @@ inline constexpr std::size_t kMaxPorts = 32;
 
 // Returns pairs of indexes into `ours` and `theirs`: ports of the same rail that can reach each other. Different
 // rails are never connected, because their networks may be separate. Both lists must be sorted by rail. Only
-// their first kMaxPorts ports count, so that both ranks compute the same pairs. The result is empty if the two ranks
-// cannot reach each other over any rail.
+// the first kMaxPorts of `ours` count, because an offer has no more. `theirs` are those of an offer (parse_offer()), so
+// both ranks compute the same pairs. The result is empty if the two ranks cannot reach each other over any rail.
 std::vector<std::pair<std::size_t, std::size_t>> match_rails(const std::vector<VerbsPort>& ours,
                                                              const std::vector<VerbsPort>& theirs);
 
