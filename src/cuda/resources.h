@@ -26,7 +26,7 @@ class [[nodiscard]] ContextScope {
  public:
   static Result<ContextScope> enter(const Driver& driver, CUcontext context);
   // Like enter(), but if the context is current already, which is usual, it makes only one call of the driver, and the
-  // scope does nothing. For a scope that ends before whoever made the context current can end that.
+  // scope does nothing. Use it only for a scope that ends before its caller can make another context current.
   static Result<ContextScope> enter_unless_current(const Driver& driver, CUcontext context);
   // Like enter(), but for use in destructors: returns nothing if the driver returns an error, and allocates no
   // memory.

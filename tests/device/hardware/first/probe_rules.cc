@@ -13,8 +13,8 @@ namespace tutti::test {
 namespace {
 
 // What a call needs, made beforehand by a thread that has a current context.
-struct Things {
-  explicit Things(const ProbeBench& its)
+struct Prepared {
+  explicit Prepared(const ProbeBench& its)
       : bench(its), stream(its.stream()), empty(its.kernel("probe_empty")), memory(its.memory(1 << 16)) {
     its.must(its.api().event_create(&event, cuda::kEventDisableTiming), "event");
     its.must(its.api().event_record(event, stream), "record");
@@ -33,7 +33,7 @@ struct Things {
 
 struct Call {
   const char* name;
-  std::function<cuda::CUresult(const cuda::DriverApi&, const Things&)> make;
+  std::function<cuda::CUresult(const cuda::DriverApi&, const Prepared&)> make;
 };
 
 cuda::CUresult attributes(const cuda::DriverApi& api, cuda::CUdeviceptr address) {
@@ -49,68 +49,69 @@ using Api = cuda::DriverApi;
 std::vector<Call> calls_that_ask() {
   return {
       {"cuPointerGetAttributes of device memory",
-       [](const Api& api, const Things& things) { return attributes(api, things.memory); }},
+       [](const Api& api, const Prepared& things) { return attributes(api, things.memory); }},
       {"cuPointerGetAttributes of pinned memory",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return attributes(api, reinterpret_cast<cuda::CUdeviceptr>(things.host));
        }},
       {"cuStreamGetCtx",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          cuda::CUcontext context = nullptr;
          return api.stream_get_ctx(things.stream, &context);
        }},
       {"cuStreamGetCaptureInfo",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          auto status = cuda::CaptureStatus::kNone;
          return api.stream_get_capture_info(things.stream, &status, nullptr, nullptr, nullptr, nullptr);
        }},
-      {"cuStreamQuery", [](const Api& api, const Things& things) { return api.stream_query(things.stream); }},
+      {"cuStreamQuery", [](const Api& api, const Prepared& things) { return api.stream_query(things.stream); }},
       {"cuStreamSynchronize",
-       [](const Api& api, const Things& things) { return api.stream_synchronize(things.stream); }},
-      {"cuEventQuery", [](const Api& api, const Things& things) { return api.event_query(things.event); }},
-      {"cuEventSynchronize", [](const Api& api, const Things& things) { return api.event_synchronize(things.event); }},
+       [](const Api& api, const Prepared& things) { return api.stream_synchronize(things.stream); }},
+      {"cuEventQuery", [](const Api& api, const Prepared& things) { return api.event_query(things.event); }},
+      {"cuEventSynchronize",
+       [](const Api& api, const Prepared& things) { return api.event_synchronize(things.event); }},
   };
 }
 
 std::vector<Call> calls_that_submit() {
   return {
       {"cuEventRecord",
-       [](const Api& api, const Things& things) { return api.event_record(things.event, things.stream); }},
+       [](const Api& api, const Prepared& things) { return api.event_record(things.event, things.stream); }},
       {"cuStreamWaitEvent",
-       [](const Api& api, const Things& things) { return api.stream_wait_event(things.stream, things.event, 0); }},
+       [](const Api& api, const Prepared& things) { return api.stream_wait_event(things.stream, things.event, 0); }},
       {"cuLaunchKernel",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.launch_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, things.stream, nullptr, nullptr);
        }},
       {"cuLaunchCooperativeKernel",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.launch_cooperative_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, things.stream, nullptr);
        }},
       {"cuLaunchHostFunc",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.launch_host_func(
              things.stream, [](void*) {}, nullptr);
        }},
       {"cuMemcpyDtoDAsync",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.memcpy_dtod_async(things.memory, things.memory + 1024, 64, things.stream);
        }},
       {"cuMemcpyHtoDAsync from pinned memory",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.memcpy_htod_async(things.memory, things.host, 64, things.stream);
        }},
       {"cuMemcpyDtoHAsync to pinned memory",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.memcpy_dtoh_async(things.host, things.memory, 64, things.stream);
        }},
       {"cuMemsetD8Async",
-       [](const Api& api, const Things& things) { return api.memset_d8_async(things.memory, 0, 64, things.stream); }},
+       [](const Api& api, const Prepared& things) { return api.memset_d8_async(things.memory, 0, 64, things.stream); }},
       {"cuStreamWriteValue32",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.stream_write_value32(things.stream, things.memory, 7, cuda::kWriteDefault);
        }},
       {"cuStreamWaitValue32",
-       [](const Api& api, const Things& things) {
+       [](const Api& api, const Prepared& things) {
          return api.stream_wait_value32(things.stream, things.memory, 0, cuda::kWaitGreaterEqual);
        }},
   };
@@ -119,22 +120,22 @@ std::vector<Call> calls_that_submit() {
 std::vector<Call> calls_that_make() {
   return {
       {"cuEventCreate",
-       [](const Api& api, const Things&) {
+       [](const Api& api, const Prepared&) {
          cuda::CUevent made = nullptr;
          return api.event_create(&made, cuda::kEventDisableTiming);
        }},
       {"cuStreamCreate",
-       [](const Api& api, const Things&) {
+       [](const Api& api, const Prepared&) {
          cuda::CUstream made = nullptr;
          return api.stream_create(&made, cuda::kStreamNonBlocking);
        }},
       {"cuMemAlloc",
-       [](const Api& api, const Things&) {
+       [](const Api& api, const Prepared&) {
          cuda::CUdeviceptr made = 0;
          return api.mem_alloc(&made, 1 << 16);
        }},
       {"cuMemHostAlloc",
-       [](const Api& api, const Things&) {
+       [](const Api& api, const Prepared&) {
          void* made = nullptr;
          return api.mem_host_alloc(&made, 4096, cuda::kHostDeviceMap);
        }},
@@ -156,7 +157,7 @@ std::string name_of(const cuda::DriverApi& api, cuda::CUresult result) {
 }
 
 // Makes the call in a new thread, which has no current context, after setting the thread's capture mode.
-cuda::CUresult in_a_new_thread(const Call& call, const Things& things, cuda::CaptureMode mode) {
+cuda::CUresult in_a_new_thread(const Call& call, const Prepared& things, cuda::CaptureMode mode) {
   auto result = cuda::CUresult::kSuccess;
   std::thread thread([&] {
     const cuda::DriverApi& api = things.bench.api();
@@ -169,7 +170,7 @@ cuda::CUresult in_a_new_thread(const Call& call, const Things& things, cuda::Cap
 
 // Makes the call in another thread, with the current context, while this thread captures another stream in global
 // mode. Returns its result, and whether the capture ended well.
-std::pair<cuda::CUresult, cuda::CUresult> beside_a_capture(const Call& call, const Things& things,
+std::pair<cuda::CUresult, cuda::CUresult> beside_a_capture(const Call& call, const Prepared& things,
                                                            cuda::CaptureMode mode) {
   const ProbeBench& bench = things.bench;
   const cuda::DriverApi& api = bench.api();
@@ -193,7 +194,7 @@ std::pair<cuda::CUresult, cuda::CUresult> beside_a_capture(const Call& call, con
 
 int calls_without_a_context() {
   const ProbeBench bench;
-  const Things things(bench);
+  const Prepared things(bench);
   for (const Call& call : calls_of_a_collective()) {
     const cuda::CUresult result = in_a_new_thread(call, things, cuda::CaptureMode::kGlobal);
     bench.must(bench.api().ctx_synchronize(), call.name);
@@ -204,7 +205,7 @@ int calls_without_a_context() {
 
 int calls_beside_a_capture() {
   const ProbeBench bench;
-  const Things things(bench);
+  const Prepared things(bench);
   std::printf("  %-42s %-44s %s\n", "", "in mode global", "in mode relaxed");
   for (const Call& call : calls_of_a_collective()) {
     std::array<std::string, 2> found;
