@@ -38,7 +38,7 @@ bool has_job(Comm& comm) {
   return comm.jobs_running > 0;
 }
 
-// Runs `call`, and lets its allocation number `number` fail. Returns whether it has made that many.
+// Runs `call`, in which the allocation with this number fails (1: the first one). Returns whether there was one.
 bool with_failed_allocation(std::int64_t number, const std::function<void()>& call) {
   test::failing_allocations::set_counted(0);
   test::failing_allocations::fail_after(number, false);

@@ -58,13 +58,7 @@ bool Parameters::holds(const Parameter* parameter) const {
   return std::any_of(all_.begin(), all_.end(), [&](const Parameter& one) { return &one == parameter; });
 }
 
-Status check_no_secret(const Parameter& parameter) {
-  if (!parameter.is_hidden) return {};
-  return invalid(fmt::format("{} is set (secret): its value is not returned", parameter.name));
-}
-
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high) {
-  TUTTI_TRY(check_no_secret(parameter));
   if (!parameter.number) {
     return invalid(parameter.text.empty() ? fmt::format("{} is not set: Tutti decides", parameter.name)
                                           : fmt::format("{}=\"{}\" is not a number", parameter.name, parameter.text));

@@ -43,11 +43,8 @@ class Parameters {
   std::vector<const Parameter*> listed_;
 };
 
-// Error (kInvalidArgument) if the parameter is a secret, whose value is never returned.
-Status check_no_secret(const Parameter& parameter);
-
-// The value of a parameter that is a number from `low` to `high` (both included). Errors (kInvalidArgument): the
-// parameter is not set, is a secret, is not a number, or is out of range.
+// The value of a parameter that is a number from `low` to `high` (both included), and no secret. Errors
+// (kInvalidArgument): the parameter is not set, is not a number, or is out of range.
 Result<std::int64_t> number_between(const Parameter& parameter, std::int64_t low, std::int64_t high);
 
 // The value as the bytes that ncclParamGet() returns: a number as an 8-byte std::int64_t; a text with a terminating

@@ -16,6 +16,12 @@
 namespace tutti::nccl {
 namespace {
 
+ncclResult_t refuse_secret(const char* function, const Parameter& parameter) {
+  if (!parameter.is_hidden) return ncclSuccess;
+  return fail(ncclInvalidArgument,
+              fmt::format("{}: {} is set (secret): its value is not returned", function, parameter.name));
+}
+
 ncclResult_t find(const char* function, const char* key, const Parameter** parameter) {
   if (key == nullptr) return fail(ncclInvalidArgument, fmt::format("{}: the name is null", function));
   const auto& parameters = process_parameters();
@@ -27,12 +33,18 @@ ncclResult_t find(const char* function, const char* key, const Parameter** param
                                                function, key));
 }
 
-ncclResult_t check(const char* function, ncclParamHandle_t handle, const void* out, const Parameter** parameter) {
+// Every function that returns a value calls one of the next two, so that none can return a secret.
+ncclResult_t find_value(const char* function, const char* key, const Parameter** parameter) {
+  if (const ncclResult_t right = find(function, key, parameter); right != ncclSuccess) return right;
+  return refuse_secret(function, **parameter);
+}
+
+ncclResult_t check_value(const char* function, ncclParamHandle_t handle, const void* out, const Parameter** parameter) {
   if (out == nullptr) return fail(ncclInvalidArgument, fmt::format("{}: the place for the value is null", function));
   const auto& parameters = process_parameters();
   if (!parameters) return fail(parameters.error());
   *parameter = reinterpret_cast<const Parameter*>(handle);
-  if (parameters->holds(*parameter)) return ncclSuccess;
+  if (parameters->holds(*parameter)) return refuse_secret(function, **parameter);
   return fail(ncclInvalidArgument, fmt::format("{}: the handle is none that ncclParamBind() returned", function));
 }
 
@@ -40,7 +52,7 @@ template <class Number>
 ncclResult_t get_number(const char* function, ncclParamHandle_t handle, Number* out) {
   return guarded([&] {
     const Parameter* parameter = nullptr;
-    if (const ncclResult_t right = check(function, handle, out, &parameter); right != ncclSuccess) return right;
+    if (const ncclResult_t right = check_value(function, handle, out, &parameter); right != ncclSuccess) return right;
     using Limits = std::numeric_limits<Number>;
     constexpr auto kMost =
         std::min<std::uint64_t>(std::uint64_t{Limits::max()}, std::numeric_limits<std::int64_t>::max());
@@ -96,8 +108,8 @@ TUTTI_NCCL(ncclResult_t, ParamGetStr, ncclParamHandle_t h, const char** out) {
   return guarded([&] {
     thread_local std::string text;
     const Parameter* parameter = nullptr;
-    if (const ncclResult_t right = check("ncclParamGetStr", h, out, &parameter); right != ncclSuccess) return right;
-    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
+    if (const ncclResult_t right = check_value("ncclParamGetStr", h, out, &parameter); right != ncclSuccess)
+      return right;
     text = parameter->text;
     *out = text.c_str();
     return ncclSuccess;
@@ -107,9 +119,8 @@ TUTTI_NCCL(ncclResult_t, ParamGetStr, ncclParamHandle_t h, const char** out) {
 TUTTI_NCCL(ncclResult_t, ParamGet, ncclParamHandle_t h, void* out, int maxLen, int* len) {
   return guarded([&] {
     const Parameter* parameter = nullptr;
-    if (const ncclResult_t right = check("ncclParamGet", h, out, &parameter); right != ncclSuccess) return right;
+    if (const ncclResult_t right = check_value("ncclParamGet", h, out, &parameter); right != ncclSuccess) return right;
     if (len == nullptr) return fail(ncclInvalidArgument, "ncclParamGet: the place for the length is null");
-    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
     const std::string bytes = bytes_of(*parameter);
     if (maxLen < 0 || bytes.size() > static_cast<std::size_t>(maxLen)) {
       return fail(ncclInvalidArgument, fmt::format("ncclParamGet: {} takes {} bytes, and there is room for {}",
@@ -128,8 +139,8 @@ TUTTI_NCCL(ncclResult_t, ParamGetParameter, const char* key, const char** value,
       return fail(ncclInvalidArgument, "ncclParamGetParameter: the place for the value or for its length is null");
     }
     const Parameter* parameter = nullptr;
-    if (const ncclResult_t right = find("ncclParamGetParameter", key, &parameter); right != ncclSuccess) return right;
-    if (const Status open = check_no_secret(*parameter); !open) return fail(open.error());
+    if (const ncclResult_t right = find_value("ncclParamGetParameter", key, &parameter); right != ncclSuccess)
+      return right;
     text = parameter->text;
     *value = text.c_str();
     *valueLen = static_cast<int>(text.size());
