@@ -64,6 +64,11 @@ std::vector<Call> calls_that_ask() {
          auto status = cuda::CaptureStatus::kNone;
          return api.stream_get_capture_info(things.stream, &status, nullptr, nullptr, nullptr, nullptr);
        }},
+      {"cuStreamGetCaptureInfo of the legacy stream",
+       [](const Api& api, const Prepared&) {
+         auto status = cuda::CaptureStatus::kNone;
+         return api.stream_get_capture_info(nullptr, &status, nullptr, nullptr, nullptr, nullptr);
+       }},
       {"cuStreamQuery", [](const Api& api, const Prepared& things) { return api.stream_query(things.stream); }},
       {"cuStreamSynchronize",
        [](const Api& api, const Prepared& things) { return api.stream_synchronize(things.stream); }},
@@ -83,6 +88,10 @@ std::vector<Call> calls_that_submit() {
        [](const Api& api, const Prepared& things) {
          return api.launch_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, things.stream, nullptr, nullptr);
        }},
+      {"cuLaunchKernel in the legacy stream",
+       [](const Api& api, const Prepared& things) {
+         return api.launch_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr);
+       }},
       {"cuLaunchCooperativeKernel",
        [](const Api& api, const Prepared& things) {
          return api.launch_cooperative_kernel(things.empty, 1, 1, 1, 32, 1, 1, 0, things.stream, nullptr);
@@ -91,6 +100,10 @@ std::vector<Call> calls_that_submit() {
        [](const Api& api, const Prepared& things) {
          return api.launch_host_func(
              things.stream, [](void*) {}, nullptr);
+       }},
+      {"cuMemcpyAsync",
+       [](const Api& api, const Prepared& things) {
+         return api.memcpy_async(things.memory, things.memory + 1024, 64, things.stream);
        }},
       {"cuMemcpyDtoDAsync",
        [](const Api& api, const Prepared& things) {
@@ -128,6 +141,11 @@ std::vector<Call> calls_that_make() {
        [](const Api& api, const Prepared&) {
          cuda::CUstream made = nullptr;
          return api.stream_create(&made, cuda::kStreamNonBlocking);
+       }},
+      {"cuStreamCreateWithPriority",
+       [](const Api& api, const Prepared&) {
+         cuda::CUstream made = nullptr;
+         return api.stream_create_with_priority(&made, cuda::kStreamNonBlocking, 0);
        }},
       {"cuMemAlloc",
        [](const Api& api, const Prepared&) {
@@ -198,7 +216,7 @@ int calls_without_a_context() {
   for (const Call& call : calls_of_a_collective()) {
     const cuda::CUresult result = in_a_new_thread(call, things, cuda::CaptureMode::kGlobal);
     bench.must(bench.api().ctx_synchronize(), call.name);
-    std::printf("  %-42s %s\n", call.name, name_of(bench.api(), result).c_str());
+    std::printf("  %-44s %s\n", call.name, name_of(bench.api(), result).c_str());
   }
   return 0;
 }
@@ -206,7 +224,7 @@ int calls_without_a_context() {
 int calls_beside_a_capture() {
   const ProbeBench bench;
   const Prepared things(bench);
-  std::printf("  %-42s %-44s %s\n", "", "in mode global", "in mode relaxed");
+  std::printf("  %-44s %-44s %s\n", "", "in mode global", "in mode relaxed");
   for (const Call& call : calls_of_a_collective()) {
     std::array<std::string, 2> found;
     for (const auto mode : {cuda::CaptureMode::kGlobal, cuda::CaptureMode::kRelaxed}) {
@@ -215,7 +233,7 @@ int calls_beside_a_capture() {
       text = name_of(bench.api(), result);
       if (ended != cuda::CUresult::kSuccess) text += ", and the capture is lost";
     }
-    std::printf("  %-42s %-44s %s\n", call.name, found[0].c_str(), found[1].c_str());
+    std::printf("  %-44s %-44s %s\n", call.name, found[0].c_str(), found[1].c_str());
   }
   return 0;
 }
