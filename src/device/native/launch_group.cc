@@ -64,9 +64,9 @@ void LaunchGroup::on_failure(std::uint32_t rank, FailureCallback on_failure) {
   members_->of_rank(rank).on_failure = std::move(shared);
 }
 
-// Has no RelaxedCapture, because that needs two calls of the driver: nearly always, this function only asks for
-// properties, makes events and streams, and submits work, which captures do not forbid
-// (docs/results/2026-11-28-gpu.md). The exceptions have their own.
+// Has no RelaxedCapture, because that takes two calls of the driver, and captures in other threads do not forbid what
+// this function does nearly always: asking for properties, creating events and streams, and submitting work
+// (docs/results/2026-11-28-gpu.md). LaunchBuffers::take() and upload_captured(), which do more, have a RelaxedCapture.
 Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call) {
   std::optional<cuda::ContextScope> scope;
   Status looked;
