@@ -190,17 +190,17 @@ class Evaluator {
   // prepare_step() and post_step() return false if the block must not continue; `prepared` or `moved` has the reason.
   TUTTI_DEVICE_APART bool prepare_step() {
     step_ = fetched_step();
-    // Functions that are called take *step_: a copy whose address is passed would be in local memory.
+    // A copy in registers. Functions that are not inlined get *step_, because a copy with an address is in local memory.
     const PackedStep step = *step_;
     for_own(EntryKind::kReceives, step.receive_count, [&](std::uint32_t i) { prepare_receive(step, i); });
-    for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { prepare_send(step, step.receive_count + i); });
+    for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { prepare_send(step, i); });
     for_own(EntryKind::kAfters, step.after_count, [&](std::uint32_t i) { prepare_after(step, i); });
     for_own(EntryKind::kEnds, 1, [&](std::uint32_t) { prepare_ends(*step_); });
     port::block_barrier();
     if (shared().prepared != kContinue) return false;
     bytes_ = value_bytes(step);
     for_own(EntryKind::kReceives, step.receive_count, [&](std::uint32_t i) { accept(step, i); });
-    for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { announce(step, step.receive_count + i); });
+    for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { announce(step, i); });
     if (port::thread() == 0 && step.sink == Space::kScratch)
       port::store(&shared().part.scratch_bytes[step.sink_chunk], bytes_);
     return true;
@@ -214,7 +214,7 @@ class Evaluator {
     for_own(EntryKind::kReceives, step.receive_count,
             [&](std::uint32_t i) { tell_peer(link_of(step, i), kSimple && Faults::kReleasesCredit); });
     if constexpr (kSimple) {
-      for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { post(step, step.receive_count + i); });
+      for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { post(step, i); });
     }
     if (port::thread() == 0 && shared().channel.watched != 0) {
       port::store_release(&shared().part.channels[shared().channel_index].progress, position() + 1);
@@ -249,7 +249,10 @@ class Evaluator {
     return &shared().steps[step_index_ - fetched.first_step];
   }
 
-  // `entry` is an index: first come the receives of the step, then its sends.
+  // The receives of a step are its first entries. Its sends follow them.
+  TUTTI_DEVICE static std::uint32_t entry_of_send(const PackedStep& step, std::uint32_t send) {
+    return step.receive_count + send;
+  }
   TUTTI_DEVICE Route route_of(const PackedStep& step, std::uint32_t entry) const {
     const std::uint32_t index = step.first_route + entry;
     const std::uint32_t fetched = index - shared().fetched.first_route;  // very large if index < first_route
@@ -317,15 +320,16 @@ class Evaluator {
     shared().received_bytes[entry] = bytes;
   }
 
-  TUTTI_DEVICE void prepare_send(const PackedStep& step, std::uint32_t entry) {
+  TUTTI_DEVICE void prepare_send(const PackedStep& step, std::uint32_t send) {
+    const std::uint32_t entry = entry_of_send(step, send);
     Link& link = link_of(step, entry);
     const Outcome outcome = wait_until(bounds_of(call()), [&] { return has_credit<Faults>(link); });
     if (outcome != Outcome::kReady) return give_up(outcome, peer_of(step, entry), shared().prepared);
-    const std::uint32_t destination = 1 + entry - step.receive_count;
+    const std::uint32_t destination = 1 + send;  // the first destination is the sink
     std::byte* slot = slot_of(link);
     if constexpr (kSimple) {
       std::byte* to = nullptr;
-      Delivery& delivery = shared().deliveries[destination - 1];
+      Delivery& delivery = shared().deliveries[send];
       delivery = link.windows == nullptr ? Delivery{} : delivery_of(*step_, entry, link, to);
       shared().destinations[destination] = delivery.carrier == Carrier::kSlot ? slot : to;
     } else {
@@ -418,11 +422,11 @@ class Evaluator {
   }
 
   // Writes the header (LL and LL128), or notes in the link that the message is published (kSimple).
-  TUTTI_DEVICE void announce(const PackedStep& step, std::uint32_t entry) {
-    Link& link = link_of(step, entry);
+  TUTTI_DEVICE void announce(const PackedStep& step, std::uint32_t send) {
+    Link& link = link_of(step, entry_of_send(step, send));
     if constexpr (!kSimple)
       write_header(slot_of(link), call().digest, static_cast<std::uint32_t>(bytes_), link.number + 1);
-    else if (shared().deliveries[entry - step.receive_count].carrier == Carrier::kPublished)
+    else if (shared().deliveries[send].carrier == Carrier::kPublished)
       link.published = 1;
     ++link.number;
   }
@@ -470,9 +474,9 @@ class Evaluator {
   }
 
   // Used with kSimple only. The thread of a send calls it after all data has moved.
-  TUTTI_DEVICE void post(const PackedStep& step, std::uint32_t entry) {
-    const Delivery& delivery = shared().deliveries[entry - step.receive_count];
-    post_message<Faults>(link_of(step, entry),
+  TUTTI_DEVICE void post(const PackedStep& step, std::uint32_t send) {
+    const Delivery& delivery = shared().deliveries[send];
+    post_message<Faults>(link_of(step, entry_of_send(step, send)),
                          {bytes_, call().digest, delivery.carrier, {}, delivery.window, 0, delivery.bytes_offset});
   }
 

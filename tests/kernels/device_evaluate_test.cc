@@ -98,9 +98,10 @@ TEST_P(Protocols, ChannelsOfACompositionWaitForEachOther) {
   }
 }
 
-// Each kind of entry of a step has its own warps, so how the parts of a step follow each other depends on the number of
-// warps. The plans are those whose channels hand values to each other in scratch memory, and whose calls have several
-// lengths.
+// A block with four warps or more handles each kind of entry of a step (receives, sends, ...) in other warps. In a
+// smaller block, kinds share warps. So the order in which the entries are handled depends on the number of warps, and a
+// thread that is ahead must not change what another thread still needs for the step before. The plans are those whose
+// channels hand values to each other in scratch memory, and whose calls have several lengths.
 TEST_P(Protocols, EveryNumberOfWarpsLeavesTheBitsOfTheHost) {
   const std::vector<std::pair<Collective, Algorithm>> plans = {
       {{.kind = CollectiveKind::kAllToAll, .ranks = 4}, Algorithm::kBruck},
