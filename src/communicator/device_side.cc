@@ -219,7 +219,15 @@ Status DeviceSide::suspend() {
     return with_call_scope(std::move(all).error());
   }
   replace(nullptr, true);
-  return {};
+  return wait_until_freed();
+}
+
+// Waits until every rank has freed its memory. Ranks of one process share some of it, and the last one frees it in the
+// context of the rank to which it belongs. The driver then waits for the work on that GPU, which must not be a call
+// that waits for this very rank.
+Status DeviceSide::wait_until_freed() {
+  const auto all = gather_or_fail(parent_round_, std::string());
+  return all.ok() ? Status() : Status(with_call_scope(all.error()));
 }
 
 Status DeviceSide::resume() {
@@ -240,7 +248,10 @@ Status DeviceSide::resume() {
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
                                          environment_, parent_round_);
-  if (!resources) return with_call_scope(std::move(resources).error());
+  if (!resources) {
+    static_cast<void>(wait_until_freed());
+    return with_call_scope(std::move(resources).error());
+  }
   replace(make_executor(std::move(*resources)), false);
   return {};
 }

@@ -87,6 +87,7 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;
   void listen_to(DeviceExecutor* executor);
   void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
+  Status wait_until_freed();
   Error with_call_scope(Error error);
   static std::shared_ptr<Operation> operation_of(std::shared_ptr<DeviceCall> call);
   Error escalate(DeviceExecutor& executor, const Error& error, const CallTag& tag);

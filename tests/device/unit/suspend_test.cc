@@ -49,6 +49,21 @@ TEST(DeviceSuspend, FreesTheMemoryAndTheGpusCarryOutCallsAgainAfterwards) {
   });
 }
 
+// The host carries out a call directly after suspend(). The stream of a rank that has left suspend() early waits for the
+// other ranks, which must not free memory on its GPU any more.
+TEST(DeviceSuspend, ACallCanFollowAtOnce) {
+  const Devices devices = {0, 1, 2, 3};
+  Communicators ranks = ranks_on(devices);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Gpu gpu(devices[static_cast<std::size_t>(rank.rank())]);
+    for (int round = 0; round < 10; ++round) {
+      EXPECT_EQ(error_of(rank.suspend()), "");
+      EXPECT_EQ(sum_on_gpu(rank, gpu), 10);
+      EXPECT_EQ(error_of(rank.resume()), "");
+    }
+  });
+}
+
 // The driver refuses memory to one of the ranks in resume(). All ranks remain suspended, and can resume later.
 TEST(DeviceSuspend, AResumeThatFailsCanBeRepeated) {
   const Devices devices = {0, 1};
