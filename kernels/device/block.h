@@ -262,6 +262,11 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
     shared.channel = channel;
     shared.fetched = {};
     shared.prepared = kContinue;
+    if (call.checks_abort != 0 && port::load_relaxed(&call.status->abort) != 0) {
+      shared.prepared = static_cast<std::uint32_t>(Outcome::kFailed);
+      const FailureWord failure{Failure::kAborted, assignment.channel, program->rank, 0};
+      port::compare_and_swap(&call.status->failure, 0, failure.word());
+    }
     shared.moved = kContinue;
     shared.delivered = 0;
     shared.channel_index = assignment.channel;

@@ -205,7 +205,10 @@ struct alignas(16) Call {
   std::uint32_t input_window = kNoWindow;
   // kNoWindow: the output is not registered, or peers must not write into it.
   std::uint32_t output_window = kNoWindow;
-  std::uint32_t in_place = 0;
+  std::uint16_t in_place = 0;
+  // 1: a block that begins after RankStatus::abort was set fails at once. Otherwise only waits look at it, and a block
+  // that need not wait still sends its values.
+  std::uint16_t checks_abort = 0;
   std::uint32_t digest = 0;  // digest of the call's tag; the same on all ranks
   // Length of the whole program. 0: unknown, so the program is not copied into shared memory as a whole.
   std::uint64_t program_bytes = 0;

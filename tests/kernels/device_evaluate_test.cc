@@ -183,6 +183,33 @@ TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
   EXPECT_EQ(device.failure(2).peer, 1u);
 }
 
+// Only a call that asks for it looks at the abort flag at its begin. Any other call sends what it can send without a
+// wait.
+TEST_P(Protocols, ACallThatChecksTheAbortFlagSendsNothingAfterAnAbort) {
+  for (const bool checks : {false, true}) {
+    const Subject subject(CollectiveKind::kAllGather, Algorithm::kRing, 3,
+                          {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
+    DeviceGroup device(subject.generator, subject.group);
+    const CallOptions call = subject.call(1, 2);
+    std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
+    device.set_call(call, gpu);
+    device.status(0).abort = 1;
+    device.call(0).checks_abort = checks ? 1 : 0;
+    for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
+    Emulator emulator(schedule(3, Policy::kRandom, false));
+    device.launch_all(emulator, kernel_of(GetParam()));
+    ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
+    std::uint64_t sent = 0;
+    for (const auto& connection : device.connections()) sent += connection->from == 0 ? connection->send->number : 0;
+    EXPECT_EQ(sent > 0, !checks);
+    if (!checks) continue;
+    EXPECT_FALSE(device.finished(0));
+    EXPECT_EQ(device.failure(0).cause, device::Failure::kAborted);
+    EXPECT_EQ(device.failure(1).cause, device::Failure::kTimedOut);
+    EXPECT_EQ(device.failure(1).peer, 0u);
+  }
+}
+
 TEST_P(Protocols, WaitsEndByTheDeadlineAndByTheAbortFlag) {
   for (const bool aborts : {false, true}) {
     const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3,
