@@ -17,6 +17,18 @@
 
 namespace tutti {
 
+// Connects an operation with the rest of a larger call, which another communicator carries out. Only the engine's
+// driver calls it.
+class OperationGuard {
+ public:
+  virtual ~OperationGuard() = default;
+  // Called before the operation starts, and from time to time while it runs. Returns an error if another part of the
+  // call has failed. The operation then ends with this error, and the communicator is broken.
+  virtual std::optional<Error> find_failure() = 0;
+  // Called when the operation has ended with an error, before its stream continues.
+  virtual void failed(const Error& error) noexcept = 0;
+};
+
 struct Operation {
   // The arguments of a collective. For an exchange only `call.tag` is used, and only for the text of messages and for
   // recordings.
@@ -35,8 +47,9 @@ struct Operation {
   std::unique_ptr<Exchange> exchange;  // set at the start of an exchange; null for a collective
   bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
-  // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a
-  // DeviceCall.
+  std::shared_ptr<OperationGuard> guard;            // may be null; shared by the parts of the call
+  // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a DeviceCall or,
+  // if the host helps between machines, an AcrossCall (communicator/across_machines.h).
   bool on_device = false;
   // A segmented call (segments.h) consists of several operations, which are submitted one after another. True for each
   // of them except the first.
@@ -74,6 +87,7 @@ struct Operation {
     operation->transfers = transfers;
     operation->own = own;
     operation->start_condition = start_condition;
+    operation->guard = guard;
     operation->follows = follows;
     operation->timeout_ns = timeout_ns;
     return operation;

@@ -167,6 +167,7 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
         }
         continue;
       }
+      if (auto error = staged_.ask_guard(*operation)) return {.operation = operation, .error = std::move(error)};
       if (auto error = start(*operation)) return {.operation = operation, .error = std::move(error)};
     }
     if (operation->probes && exchanges_wait) continue;  // a receive that has not started may take the message

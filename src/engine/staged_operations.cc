@@ -19,13 +19,24 @@ Error StagedOperations::drop(const Operation& operation) {
 std::optional<Error> StagedOperations::find_lost_stream(const Operation& operation) {
   auto error = may_start(operation) ? std::nullopt : operation.start_condition->lost();
   if (!error) return std::nullopt;
-  error->scope = std::max(error->scope, ErrorScope::kCommunicator);
-  error->rank = static_cast<std::int32_t>(context_.rank);
-  error->message = fmt::format("{}: {}", describe(operation.call.tag), error->message);
+  return take_no_part(operation, *std::move(error));
+}
+
+std::optional<Error> StagedOperations::ask_guard(const Operation& operation) {
+  auto error = operation.guard == nullptr ? std::nullopt : operation.guard->find_failure();
+  if (!error) return std::nullopt;
+  return take_no_part(operation, *std::move(error));
+}
+
+// Notifies the peers that this rank takes part no more, because the operation cannot start or go on. Returns the error
+// of the operation.
+Error StagedOperations::take_no_part(const Operation& operation, Error error) {
+  error.scope = std::max(error.scope, ErrorScope::kCommunicator);
+  error.rank = static_cast<std::int32_t>(context_.rank);
+  error.message = fmt::format("{}: {}", describe(operation.call.tag), error.message);
   if (operation.plan != nullptr) {
-    context_.transport.enter_call(operation.call.tag, {});
-    context_.transport.leave_call(operation.call.tag,
-                                  CallFailure{.code = ErrorCode::kPeerLost, .culprit = error->rank});
+    if (!operation.started) context_.transport.enter_call(operation.call.tag, {});
+    context_.transport.leave_call(operation.call.tag, CallFailure{.code = ErrorCode::kPeerLost, .culprit = error.rank});
   }
   context_.transport.announce_abort();
   return error;
@@ -52,6 +63,7 @@ void StagedOperations::escalate_mismatch(const Operation& operation, Error& erro
 
 void StagedOperations::report_end(const Operation& operation, const Status& result) noexcept {
   const bool dropped = !operation.started && call_has_failed(operation);
+  if (!result.ok() && operation.guard != nullptr) operation.guard->failed(result.error());
   if (operation.start_condition != nullptr)
     dropped ? operation.start_condition->dropped() : operation.start_condition->ended(result);
   if (operation.plan != nullptr) last_error_ = result.ok() ? std::nullopt : std::optional(copy_of(result.error()));

@@ -34,16 +34,20 @@ class StagedOperations {
   // context is lost, notifies the peers that this rank takes part no more, and returns the error. Otherwise returns
   // nothing.
   std::optional<Error> find_lost_stream(const Operation& operation);
+  // The same for an operation that is about to start or runs, if its guard has found a failure.
+  std::optional<Error> ask_guard(const Operation& operation);
   // Call it with the error of each operation that has failed. If the error is a mismatch of a call that some rank
   // may have divided into segments, ranks may have divided it into different numbers of segments, each with a
   // sequence number of its own, and so their later calls would not match. Therefore the scope of `error` becomes
   // kCommunicator, and the peers are notified.
   void escalate_mismatch(const Operation& operation, Error& error);
   // Call it at the end of each operation, in the order in which they end. Passes the result to the operation's
-  // stream, if it has one.
+  // guard and stream, if it has them.
   void report_end(const Operation& operation, const Status& result) noexcept;
 
  private:
+  Error take_no_part(const Operation& operation, Error error);
+
   const EngineContext& context_;
   // The error of the queued collective that ended last; empty if it succeeded, or if none has ended.
   std::optional<Error> last_error_;

@@ -58,8 +58,9 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
   last_look_ns_ = now_ns;
   context_.transport.pump();
   for (const std::shared_ptr<Operation>& operation : active) {
-    if (auto error = operation->started ? look_at(*operation, now_ns) : staged_.find_lost_stream(*operation))
-      return {.operation = operation, .error = std::move(error)};
+    auto error = operation->started ? staged_.ask_guard(*operation) : staged_.find_lost_stream(*operation);
+    if (!error && operation->started) error = look_at(*operation, now_ns);
+    if (error) return {.operation = operation, .error = std::move(error)};
     if (operation->started) warn_if_late(*operation, now_ns);
   }
   recorder_.wait(active, now_ns);
