@@ -93,8 +93,8 @@ struct CommunicatorOptions {
   // `device`: the CUDA number of this rank's GPU, or kNoDevice if this rank uses no GPU. Unset: the GPU of the calling
   // thread's current CUDA context, if it has one. With device_calls "auto", calls on GPU memory run on the GPUs if
   // every rank has a GPU of the same machine, these GPUs can access each other, and no limit in docs/limits.md prevents
-  // it. Otherwise, or with "staged", the host carries out these calls. Empty device_calls: TUTTI_DEVICE_CALLS, then
-  // "auto".
+  // it. Otherwise, or with "staged", the host carries out these calls; on several machines the GPUs carry out parts of
+  // long all_reduces (docs/communicator.md). Empty device_calls: TUTTI_DEVICE_CALLS, then "auto".
   static constexpr std::int32_t kNoDevice = -1;
   std::optional<std::int32_t> device;
   std::string device_calls;

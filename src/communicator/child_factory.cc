@@ -89,7 +89,7 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
     return own;
   };
   if (colour == Communicator::kNoColour) {
-    for (int round = 0; round < kEnvironmentRounds + (parent_.job_context->devices ? kDeviceRounds : 0); ++round) {
+    for (int round = 0; round < communicator_rounds(*parent_.job_context); ++round) {
       auto all = parent_round_("+");
       if (!all) return all.error();
     }

@@ -38,14 +38,14 @@ Segmentation segmentation_of(const Membership& membership, const DeviceResources
 }  // namespace
 
 CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
-                                   std::unique_ptr<DeviceResources> devices)
+                                   std::unique_ptr<DeviceResources> devices, std::unique_ptr<AcrossMachines> across)
     : membership_(std::move(membership)),
       agreements_(membership_, engine_),
       children_(membership_, engine_, timeout, rounds_over(*this)),
       environment_(std::move(environment)),
       connections_(*environment_.transport),
       operations_(membership_, environment_, devices_, engine_, timeout, segmentation_of(membership_, devices.get())),
-      devices_(membership_, environment_, engine_, mutex_, std::move(devices), rounds_over(*this)),
+      devices_(membership_, environment_, engine_, mutex_, std::move(devices), std::move(across), rounds_over(*this)),
       engine_(membership_.rank, membership_.ranks, environment_, connections_, operations_.segmentation()) {
   devices_.connect_to_engine();
   if (membership_.job_context == nullptr || !membership_.job_context->config.uniform || membership_.ranks < 2) return;
@@ -64,31 +64,53 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
   return std::unique_ptr<Communicator>(new Communicator(std::move(impl)));
 }
 
-Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
-                                                        const Gather& among) {
+int communicator_rounds(const JobContext& job_context) {
+  return kEnvironmentRounds + (job_context.devices ? kDeviceRounds : 0) +
+         (needs_across_rounds(job_context) ? kAcrossRounds : 0);
+}
+
+namespace {
+
+Result<std::unique_ptr<Communicator>> try_to_make(Membership membership, std::chrono::milliseconds timeout,
+                                                  const Gather& among) {
   const JobContext& job_context = *membership.job_context;
   // before the rounds, so that all ranks of this process have joined when the first of them makes a call
   const int device = job_context.device == nullptr ? ProcessRanks::kUnknownDevice : job_context.device->number();
   membership.process_ranks = ProcessRanks::join(membership.id, membership.rank, device);
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
-  // other ranks, for example of another colour, expect this rank in the rounds of make_device_resources()
-  if (!environment) {
-    for (int round = 0; round < kDeviceRounds && job_context.devices; ++round) static_cast<void>(among("!"));
-    return environment.error();
-  }
+  if (!environment) return environment.error();
   auto devices =
       make_device_resources(job_context, membership.members, membership.rank, membership.id, *environment, among);
   if (!devices) return devices.error();
-  return CommunicatorImpl::wrap(
-      std::make_unique<CommunicatorImpl>(std::move(membership), *std::move(environment), timeout, *std::move(devices)));
+  auto across = make_across_machines(membership, *environment, timeout, among);
+  if (!across) return across.error();
+  return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(std::move(membership), *std::move(environment),
+                                                                   timeout, *std::move(devices), *std::move(across)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
+                                                        const Gather& among) {
+  const int rounds = communicator_rounds(*membership.job_context);
+  int taken = 0;
+  const Gather counted(
+      [&](const std::string& blob) {
+        ++taken;
+        return among(blob);
+      },
+      among.has_failed());
+  auto made = try_to_make(std::move(membership), timeout, counted);
+  // Other ranks, for example of another colour, expect this rank in the remaining rounds.
+  while (taken < rounds) static_cast<void>(counted(made.ok() ? "+" : "!"));
+  return made;
 }
 
 Error CommunicatorImpl::end_by_exception() noexcept {
   Error error = error_of_exception(ErrorScope::kCommunicator, static_cast<std::int32_t>(membership_.rank),
                                    "an internal failure of this rank");
-  if (const auto executor = devices_.executor()) executor->fail(error);
-  engine_.fail(error);
+  fail(error);
   engine_.end_all();  // the caller gets an error and may free its buffers, so nothing may use them any more
   return error;
 }
@@ -157,9 +179,7 @@ Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Eng
   if (operation->on_device) return devices_.submit(*operation);
   const bool on_host = operation->start_condition == nullptr && operation->rest.empty();
   Status submitted = on_host ? engine_.submit(operation, progress) : HostStaging::submit(engine_, operation, progress);
-  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) {
-    if (const auto executor = devices_.executor()) executor->fail(submitted.error());
-  }
+  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) devices_.fail(submitted.error());
   return submitted;
 }
 
@@ -190,9 +210,7 @@ Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
 }
 
 Status CommunicatorImpl::async_status() {
-  if (const auto executor = devices_.executor()) {
-    if (auto failed = executor->failure(true)) return *std::move(failed);
-  }
+  if (auto failed = devices_.failure()) return *std::move(failed);
   const std::scoped_lock lock(mutex_);
   auto error = operations_.take_staging_error();
   if (!error) error = devices_.take_error();
@@ -202,16 +220,20 @@ Status CommunicatorImpl::async_status() {
 }
 
 Status CommunicatorImpl::finalize() {
-  Status on_device;
-  if (const auto executor = devices_.executor()) on_device = executor->finish();
+  Status on_device = devices_.finish();
   // Finalize the engine even if calls on device memory failed or did not end, because the peers wait for this rank.
   Status on_host = engine_.finalize();
   return on_device.ok() ? on_host : on_device;
 }
 
 void CommunicatorImpl::abort() {
-  if (const auto executor = devices_.executor()) executor->abort();
+  devices_.abort();
   engine_.abort();
+}
+
+void CommunicatorImpl::fail(const Error& error) noexcept {
+  devices_.fail(error);
+  engine_.fail(error);
 }
 
 }  // namespace tutti::detail

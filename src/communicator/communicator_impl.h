@@ -30,10 +30,11 @@ namespace tutti::detail {
 
 class CommunicatorImpl {
  public:
-  // `devices`: null if the host carries out calls on device memory. `timeout`: used for calls without a timeout of
-  // their own.
+  // `devices`, `across`: see DeviceSide. If both are null, the host carries out calls on device memory. `timeout`: used
+  // for calls without a timeout of their own.
   CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
-                   std::unique_ptr<DeviceResources> devices = nullptr);
+                   std::unique_ptr<DeviceResources> devices = nullptr,
+                   std::unique_ptr<AcrossMachines> across = nullptr);
   ~CommunicatorImpl();
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
@@ -90,6 +91,8 @@ class CommunicatorImpl {
   Status async_status();
   Status finalize();
   void abort();
+  // Ends this communicator, because this rank can no longer take part.
+  void fail(const Error& error) noexcept;
 
  private:
   Error end_by_exception() noexcept;
@@ -110,9 +113,12 @@ class CommunicatorImpl {
   Engine engine_;  // must be the last member, so that it is destroyed before the members that it uses
 };
 
+// Number of set-up rounds that make_communicator() takes, even if it fails.
+int communicator_rounds(const JobContext& job_context);
+
 // Makes a communicator on top of a job that has been set up already: the first one of the job, or a child of another
-// one. All members must call this function. `among`: runs one set-up round among the members. Every rank takes part in
-// the same number of rounds, even if it fails. `timeout`: that of the new communicator's calls.
+// one. All members must call this function. `among`: runs one set-up round among the members. `timeout`: that of the
+// new communicator's calls.
 Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
                                                         const Gather& among);
 

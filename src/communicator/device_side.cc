@@ -24,12 +24,14 @@ constexpr std::chrono::milliseconds kEmptyPoll{1};
 }  // namespace
 
 DeviceSide::DeviceSide(const Membership& membership, const Environment& environment, Engine& engine,
-                       std::mutex& submission_mutex, std::unique_ptr<DeviceResources> resources, Gather parent_round)
+                       std::mutex& submission_mutex, std::unique_ptr<DeviceResources> resources,
+                       std::unique_ptr<AcrossMachines> across, Gather parent_round)
     : membership_(membership),
       environment_(environment),
       engine_(engine),
       submission_mutex_(submission_mutex),
       parent_round_(std::move(parent_round)),
+      across_(std::move(across)),
       executor_(make_executor(std::move(resources))) {}
 
 std::shared_ptr<DeviceExecutor> DeviceSide::make_executor(std::unique_ptr<DeviceResources> resources) const {
@@ -39,7 +41,12 @@ std::shared_ptr<DeviceExecutor> DeviceSide::make_executor(std::unique_ptr<Device
                                           *environment_.plan_cache);
 }
 
-void DeviceSide::connect_to_engine() { listen_to(executor().get()); }
+void DeviceSide::connect_to_engine() {
+  listen_to(executor().get());
+  if (across_ == nullptr) return;
+  across_->connect_to_engine(engine_.handle());
+  engine_.set_beside_devices(true);
+}
 
 // A LaunchGroup may report a failure from any thread, and may outlive the engine; therefore it gets the EngineHandle,
 // which is safe in both cases.
@@ -49,7 +56,30 @@ void DeviceSide::listen_to(DeviceExecutor* executor) {
   executor->on_failure([handle = engine_.handle()](const Error& error) { handle->fail(error); });
 }
 
+std::optional<Error> DeviceSide::failure() {
+  if (across_ != nullptr) return across_->failure();
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  return executor == nullptr ? std::nullopt : executor->failure(true);
+}
+
+void DeviceSide::fail(const Error& error) noexcept {
+  if (across_ != nullptr) across_->fail(error);
+  if (const std::shared_ptr<DeviceExecutor> executor = this->executor()) executor->fail(error);
+}
+
+void DeviceSide::abort() {
+  if (across_ != nullptr) across_->abort();
+  if (const std::shared_ptr<DeviceExecutor> executor = this->executor()) executor->abort();
+}
+
+Status DeviceSide::finish() {
+  if (across_ != nullptr) return across_->finish();
+  const std::shared_ptr<DeviceExecutor> executor = this->executor();
+  return executor == nullptr ? Status() : executor->finish();
+}
+
 Result<bool> DeviceSide::takes(const CheckedCall& checked, const CallOptions& options) {
+  if (across_ != nullptr) return across_->takes(checked, options);
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   if (executor == nullptr || options.reduction.combine != nullptr) return false;
   auto taken = executor->takes(checked);
@@ -77,6 +107,10 @@ Error DeviceSide::escalate(DeviceExecutor& executor, const Error& error, const C
 Result<std::shared_ptr<Operation>> DeviceSide::prepare(const CheckedCall& checked, const CallOptions& options,
                                                        Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
                                                        std::int64_t timeout_ns) {
+  if (across_ != nullptr) {
+    if (chosen != nullptr) return std::shared_ptr<Operation>();  // a plan is for all ranks of the communicator
+    return across_->prepare(checked, options);
+  }
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   TUTTI_ASSERT(executor != nullptr);  // takes() was true, and the submission mutex was held since then
   auto generator = PlanTable::generator_for(checked.collective, algorithm, chosen);
@@ -125,6 +159,10 @@ Result<std::shared_ptr<Operation>> DeviceSide::prepare(CheckedExchange exchange,
 }
 
 Status DeviceSide::submit(const Operation& operation) {
+  if (across_ != nullptr) {
+    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
+    return across_->submit(operation);
+  }
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   const auto call = std::static_pointer_cast<DeviceCall>(operation.start_condition);
   if (executor == nullptr || !executor->prepared(*call)) {
@@ -175,7 +213,10 @@ void DeviceSide::wait_for_empty() noexcept {
 }
 
 Status DeviceSide::settle(const Operation& operation) {
-  return operation.on_device ? static_cast<DeviceCall&>(*operation.start_condition).settle() : Status();
+  if (!operation.on_device) return {};
+  // Null for an AcrossCall, whose parts are settled when they are submitted.
+  auto* const call = dynamic_cast<DeviceCall*>(operation.start_condition.get());
+  return call == nullptr ? Status() : call->settle();
 }
 
 // Every rank takes part in the rounds of set-up, with its memory or with its error, so that the other ranks do not
@@ -206,6 +247,9 @@ Error DeviceSide::with_call_scope(Error error) {
 
 Status DeviceSide::suspend() {
   Result<std::string> ready = std::string();
+  if (across_ != nullptr) {
+    if (const Status suspended = across_->suspend(); !suspended.ok()) ready = suspended.error();
+  }
   {
     const std::shared_ptr<DeviceExecutor> executor = this->executor();
     if (executor != nullptr && executor->resources().windows()->used() > 0) {
@@ -231,6 +275,7 @@ Status DeviceSide::wait_until_freed() {
 }
 
 Status DeviceSide::resume() {
+  if (across_ != nullptr) return resume_parts();
   {
     const std::scoped_lock lock(mutex_);
     if (!suspended_) return {};
@@ -256,6 +301,15 @@ Status DeviceSide::resume() {
   return {};
 }
 
+// All machines resume, or none does, so that all ranks divide the same calls into parts.
+Status DeviceSide::resume_parts() {
+  const Status resumed = across_->resume();
+  const auto all = gather_or_fail(parent_round_, resumed.ok() ? Result<std::string>(std::string()) : resumed.error());
+  if (all.ok()) return {};
+  if (resumed.ok()) static_cast<void>(across_->suspend());
+  return with_call_scope(all.error());
+}
+
 // Installs a new executor, or none. The previous executor is destroyed after the mutexes are unlocked, because its
 // destructor waits for the GPU.
 void DeviceSide::replace(std::shared_ptr<DeviceExecutor> executor, bool suspended) {
@@ -268,6 +322,7 @@ void DeviceSide::replace(std::shared_ptr<DeviceExecutor> executor, bool suspende
 }
 
 std::uint64_t DeviceSide::memory_use() const {
+  if (across_ != nullptr) return across_->memory_use();
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   return executor == nullptr ? 0 : executor->resources().memory_bytes();
 }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "communicator/across_machines.h"
 #include "communicator/membership.h"
 #include "communicator/memory.h"
 #include "communicator/plan_table.h"
@@ -31,17 +32,23 @@ namespace tutti::detail {
 class DeviceSide {
  public:
   // `membership` and `environment` must outlive this object. The engine and `submission_mutex` must exist during each
-  // call of the functions below, but not when this object is made or destroyed. `resources`: null if the host carries
-  // out all calls. `parent_round`: a set-up round in which all ranks of the communicator take part.
+  // call of the functions below, but not when this object is made or destroyed. `resources`: null if not all ranks have
+  // GPUs of one machine that carry out calls. `across`: null unless GPUs of several machines do. If both are null, the
+  // host carries out all calls. `parent_round`: a set-up round in which all ranks of the communicator take part.
   DeviceSide(const Membership& membership, const Environment& environment, Engine& engine, std::mutex& submission_mutex,
-             std::unique_ptr<DeviceResources> resources, Gather parent_round);
+             std::unique_ptr<DeviceResources> resources, std::unique_ptr<AcrossMachines> across, Gather parent_round);
 
-  // Null if the GPUs carry out no calls at the moment. Keep the result only during one function.
+  // Null if the GPUs carry out no calls at the moment, or only parts of calls. Keep the result only during one
+  // function.
   std::shared_ptr<DeviceExecutor> executor() const {
     const std::scoped_lock lock(mutex_);
     return executor_;
   }
   bool runs_on_devices() const { return executor() != nullptr; }
+  // Whether calls like this run in parts if the buffers are GPU memory (AcrossMachines). The same on all ranks.
+  bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const {
+    return across_ != nullptr && AcrossMachines::suits(kind, bytes);
+  }
   GpuUse gpu_use() const;  // of the calls for which takes() is true; the same on all ranks
   // Makes a failure of a GPU end the engine as well. Call it once, when the engine exists.
   void connect_to_engine();
@@ -66,7 +73,18 @@ class DeviceSide {
   // (device_side.cc). Call it before the engine is destroyed, which ends them: the peers would take that for an abort.
   void wait_for_empty() noexcept;
   // Number of calls that were submitted so far.
-  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  std::uint64_t calls() const {
+    return calls_.load(std::memory_order_relaxed) + (across_ == nullptr ? 0 : across_->calls());
+  }
+
+  // The error after which the GPUs cannot carry out calls any more; nothing if there is none. Asks the driver, too.
+  std::optional<Error> failure();
+  // Call it if this rank cannot take part any more, or for abort(): ends the calls on the GPUs.
+  void fail(const Error& error) noexcept;
+  void abort();
+  // Waits until the submitted calls have ended. Errors: see DeviceExecutor::finish().
+  Status finish();
+
   // For an operation of prepare(): makes the call's stream wait for the call. First waits on the host until the ranks
   // that share this rank's process and GPU have made the call too (LaunchGroup::settle()). Call it after submit(). In a
   // Group, call it after all calls of the Group were submitted. Other operations need nothing here.
@@ -87,6 +105,7 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;
   void listen_to(DeviceExecutor* executor);
   void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
+  Status resume_parts();
   Status wait_until_freed();
   Error with_call_scope(Error error);
   static std::shared_ptr<Operation> operation_of(std::shared_ptr<DeviceCall> call);
@@ -97,6 +116,7 @@ class DeviceSide {
   Engine& engine_;
   std::mutex& submission_mutex_;
   const Gather parent_round_;
+  const std::unique_ptr<AcrossMachines> across_;  // null if the ranks are on one machine, or the host runs all calls
   // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same during
   // the preparation and submission of a call.
   mutable std::mutex mutex_;

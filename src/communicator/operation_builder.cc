@@ -113,21 +113,17 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
     return invalid_argument(fmt::format("no plan was given for {} with this root: call use_plan() first",
                                         to_string(checked.collective.kind)));
   }
-  bool on_device = false;
-  if (devices_.runs_on_devices()) {
-    auto taken = devices_.takes(checked, options);
-    if (!taken) return taken.error();
-    on_device = *taken;
-  }
+  const auto on_device = devices_.takes(checked, options);
+  if (!on_device) return on_device.error();
   Selection selection{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (selection.algorithm == Algorithm::kAuto) {
     selection = selector_.choose(checked.collective, {.bytes = bytes,
                                                       .in_rank_order = in_rank_order,
-                                                      .gpus = on_device ? devices_.gpu_use() : GpuUse::kNone,
+                                                      .gpus = *on_device ? devices_.gpu_use() : GpuUse::kNone,
                                                       .attached = may_be_attached(checked.call)});
   }
   const Algorithm algorithm = selection.algorithm;
-  if (on_device) {
+  if (*on_device) {
     auto operation = devices_.prepare(checked, options, algorithm, chosen, timeout_ns(options.timeout, timeout_));
     if (!operation || *operation != nullptr) return operation;
   }
@@ -322,6 +318,7 @@ Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t coun
   const Collective collective = collective_of(kind);
   const std::uint64_t bytes = block_bytes(kind, count, type);
   if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
+  if (on_device && devices_.runs_in_parts(kind, bytes)) return Algorithm::kHierarchical;
   const GpuUse gpus = on_device ? devices_.gpu_use() : GpuUse::kNone;
   return selector_.choose(collective, {.bytes = bytes, .gpus = gpus, .attached = true}).algorithm;
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# hosts_test.sh TUTTI verbs|ucx: runs a hierarchical all-reduce across hosts and checks the result. Runs as every
-# rank of two guests of scripts/rdma-vm. Exit status 0 means that the result was right and the requested transport
-# was used.
+# hosts_test.sh TUTTI verbs|ucx [FAKE_GPUS...]: runs a hierarchical all-reduce across hosts and checks the result. Runs
+# as every rank of two guests of scripts/rdma-vm. FAKE_GPUS is a command that gives `tutti perf` fake GPUs; the GPUs
+# then reduce within each host. Exit status 0 means that the result was right and the requested transport was used.
 set -euo pipefail
 tutti=$1 transport=$2
+shift 2
 export TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES
 case $transport in
   # Shared memory inside a host, the named device between hosts.
@@ -13,11 +14,14 @@ esac
 text=$(mktemp)
 trap 'rm -f "$text"' EXIT
 
-"$tutti" perf all_reduce -b 8 -e 256K -f 512 -n 3 -w 1 --algorithm hierarchical >"$text" 2>&1 || {
+perf=("$tutti" perf all_reduce -b 8 -e 256K -f 512 -n 3 -w 1 --algorithm hierarchical)
+if [ $# -gt 0 ]; then perf=("$@" "$tutti" perf all_reduce --memory cuda -b 256K -e 600K -f 2 -n 3 -w 1); fi
+"${perf[@]}" >"$text" 2>&1 || {
   echo "hosts_test: rank $RANK failed:" && cat "$text" && exit 1
 }
 if [ "$RANK" = 0 ]; then
   cat "$text"
   grep -q "4 ranks .* $expected transport.* 2 nodes" "$text" || { echo "hosts_test: not over $expected" && exit 1; }
   grep -q 'Out of bounds values : 0 OK' "$text"
+  [ $# = 0 ] || grep -q '^# Calls on device memory were carried out by the GPUs$' "$text"
 fi

@@ -404,6 +404,11 @@ Status DeviceExecutor::finish() {
                            rank_, limit.count())};
 }
 
+void DeviceExecutor::fail(const Error& error) noexcept {
+  resources_->launch_group().fail(error);
+  std::atomic_ref<std::uint64_t>(resources_->status().abort).store(1, std::memory_order_release);
+}
+
 void DeviceExecutor::abort() {
   std::atomic_ref<std::uint64_t>(resources_->status().abort).store(1, std::memory_order_release);
   resources_->launch_group().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); },

@@ -62,8 +62,9 @@ class DeviceExecutor {
   std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
   // Call it if this rank cannot take part any more: ends all calls that wait in this rank's LaunchGroup, and calls the
-  // functions that were registered with on_failure(), unless the peers detect this failure by themselves.
-  void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
+  // functions that were registered with on_failure(), unless the peers detect this failure by themselves. When it
+  // returns, the abort flag that kernels read is set.
+  void fail(const Error& error) noexcept;
   void on_failure(LaunchGroup::FailureCallback on_failure) {
     resources_->launch_group().on_failure(rank_, std::move(on_failure));
   }

@@ -66,10 +66,13 @@ class Job {
     options_.setup_timeout = making == nullptr ? std::chrono::seconds(60) : timeout;
     std::vector<pid_t> processes;
     std::int32_t first = 0;
+    int number = 0;
     for (const Devices& devices : processes_) {
       options_.size += static_cast<std::int32_t>(devices.size());
     }
     for (const Devices& devices : processes_) {
+      if (processes_of_a_machine_ > 0)
+        options_.node_id = "machine " + std::to_string(number++ / processes_of_a_machine_);
       const pid_t process = fork();
       if (process == 0) run_process(first, devices, body, begin, making);
       processes.push_back(process);
@@ -88,6 +91,8 @@ class Job {
   // Allows the ranks to leak driver objects. Calls in graphs that the host carries out never free the memory that the
   // graphs use.
   void may_keep_memory() { may_keep_memory_ = true; }
+  // Lets the ranks believe that every `processes` processes, in order, are on a machine of their own.
+  void set_processes_of_a_machine(int processes) { processes_of_a_machine_ = processes; }
 
  private:
   static std::vector<Devices> each_alone(const Devices& devices) {
@@ -135,6 +140,7 @@ class Job {
 
   const std::vector<Devices> processes_;
   bool may_keep_memory_ = false;
+  int processes_of_a_machine_ = 0;  // 0: all processes are on one machine
   const int listening_;
   std::string root_;
   CommunicatorOptions options_ = [] {

@@ -50,6 +50,20 @@ ranks_share_gpus() {
   expect_by 'the GPUs' all_reduce --threads --ranks 2 --ranks-per-gpu 2 -d all -o all -b 1000 -e 1000 -n 1
 }
 
+# The GPUs of each machine reduce, and the host sends between the machines.
+the_gpus_of_two_machines_reduce() {
+  local way
+  export FAKE_CUDA_DEVICES=4
+  for way in --threads '--transport tcp' '--transport ucx'; do
+    # shellcheck disable=SC2086  # several words
+    UCX_TLS=tcp expect_by 'the GPUs' all_reduce --ranks 4 --nodes 2 -b 262144 -e 1100000 -f 2 -n 2 $way
+  done
+  expect_by 'the GPUs' all_reduce --ranks 4 --nodes 2 --threads -d all -b 300000 -e 300000 -n 1
+  expect_by 'the GPUs' all_reduce --ranks 4 --nodes 2 --threads -o min -b 300000 -e 300000 -n 1 --in-place 1
+  expect_by 'the host' all_reduce --ranks 4 --nodes 2 --threads -b 1000 -e 200000 -f 14 -n 1
+  expect_by 'the host' all_gather --ranks 4 --nodes 2 --threads -b 300000 -e 300000 -n 1
+}
+
 what_the_host_does_is_told() {
   local collective
   for collective in gather_v all_to_all_v send_recv ping_pong; do

@@ -1,0 +1,75 @@
+// Tests of long all_reduce calls on GPUs of several machines between processes: two processes on each of two machines,
+// with a GPU each, on the fake driver.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "device/native/device_calls.h"
+#include "tests/device/unit/jobs_support.h"
+#include "tests/device/unit/machines_support.h"
+#include "tests/support/patience.h"
+
+namespace tutti::testing {
+namespace {
+
+bool run(const Job::Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  Job job({0, 1, 2, 3});
+  job.set_processes_of_a_machine(2);
+  return job.run(body, timeout);
+}
+
+struct Buffer {
+  Buffer(const Communicator& rank, const Gpu& gpu, std::size_t elements = kLong)
+      : memory(gpu.allocate(elements * sizeof(std::int32_t))), count(elements) {
+    gpu.put(memory, inputs(rank.rank(), elements));
+  }
+  CollectiveCall call() const {
+    return {.input = pointer(memory), .output = pointer(memory), .count = count, .type = DataType::kInt32};
+  }
+
+  cuda::DeviceMemory memory;
+  std::size_t count;
+};
+
+TEST(MachinesOfProcesses, RunALongCallInParts) {
+  EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
+    for (const std::size_t count : {kLong, 3 * kLong + 1}) {
+      const Buffer buffer(rank, gpu, count);
+      must(rank.run(buffer.call(), gpu.options()));
+      must(gpu.get(buffer.memory) == sums(4, count), "the sums");
+      must(rank.async_status());
+    }
+    must(detail::calls_on_device(rank) == 2, "the calls did not run in parts");
+    must(rank.barrier());
+  }));
+}
+
+// The process of rank 3 exits. No other rank waits for ever, or takes a wrong sum for the result. Rank 1, which is on
+// its rail, and rank 2, which is on its machine, name it.
+TEST(MachinesOfProcesses, TheDeathOfARankEndsTheCallsOfAll) {
+  // The number of ranks that have ended, in memory that all processes share.
+  auto& ended = *static_cast<std::atomic<int>*>(
+      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto body = [&](Communicator& rank, const Gpu& gpu) {
+    if (rank.rank() == 3) _exit(0);
+    const Buffer buffer(rank, gpu);
+    auto work = rank.start(buffer.call(), gpu.options());
+    const Status status = work.ok() ? work->wait() : Status(work.error());
+    must(!status.ok(), "no error");
+    must(rank.rank() == 0 || status.error().rank == 3, to_string(status.error()));
+    gpu.synchronize();
+    must(!rank.async_status().ok(), "async_status() does not report the error");
+    ++ended;
+    must(test::eventually([&] { return ended == 3; }), "another rank waits");
+  };
+  Job job({0, 1, 2, 3});
+  job.set_processes_of_a_machine(2);
+  job.may_keep_memory();
+  EXPECT_TRUE(job.run(body, test::scaled(std::chrono::seconds(10))));
+}
+
+}  // namespace
+}  // namespace tutti::testing
