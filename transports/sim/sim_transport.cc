@@ -104,10 +104,12 @@ class SimSend final : public SendConnection {
     if (end_.environment.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
     ++end_.wire.sent;
-    if (const auto output_offset = std::exchange(landing_, std::nullopt);
-        output_offset && packet.carrier != Carrier::kDelivered) {
-      return write(std::move(packet), output_offset->first, output_offset->second);
-    }
+    // The receiver may have revoked its output during the step. The sender has then confirmed that already, so this
+    // message must not be written there. (The transports of networks see a revocation only between two messages.)
+    const auto landing = std::exchange(landing_, std::nullopt);
+    const bool aimed = landing && landing->first.number == end_.wire.received_advert.number;
+    if (aimed && packet.carrier != Carrier::kDelivered)
+      return write(std::move(packet), landing->first, landing->second);
     end_.after_latency(end_.wire.last_arrival_ns,
                        [wire = &end_.wire, packet = std::move(packet)] { wire->arrived.push_back(packet); });
   }
