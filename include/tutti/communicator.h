@@ -359,7 +359,8 @@ class TUTTI_API Communicator {
   // "shm+ucx". If the communicator has only one rank, the result is "shm".
   std::string transport() const;
   // Whether calls on device memory run on the ranks' GPUs; otherwise the host carries them out, as it does between
-  // suspend() and resume(). The same on every rank.
+  // suspend() and resume(). False if the ranks are on several machines: their GPUs carry out only parts of long
+  // all_reduces. The same on every rank.
   bool runs_on_devices() const;
   // The algorithm that Algorithm::kAuto selects for a call of `count` elements of `type` per block, with root 0 and
   // neither kPreMulSum nor a UserReduction; the same on every rank. `on_device`: the call's buffers are device memory.

@@ -190,7 +190,7 @@ class Evaluator {
   // prepare_step() and post_step() return false if the block must not continue; `prepared` or `moved` has the reason.
   TUTTI_DEVICE_APART bool prepare_step() {
     step_ = fetched_step();
-    // A copy in registers. Functions that are not inlined get *step_, because a copy with an address is in local memory.
+    // A copy in registers. Functions that are not inlined get *step_: a copy with an address would be in local memory.
     const PackedStep step = *step_;
     for_own(EntryKind::kReceives, step.receive_count, [&](std::uint32_t i) { prepare_receive(step, i); });
     for_own(EntryKind::kSends, step.send_count, [&](std::uint32_t i) { prepare_send(step, i); });

@@ -95,18 +95,19 @@ bool AcrossCall::finished() {
 }
 
 Status AcrossCall::outcome() {
-  const auto result = [](Operation& operation) -> Status {
-    TUTTI_TRY(operation.result);
-    return operation.start_condition == nullptr ? Status() : operation.start_condition->outcome();
-  };
   for (std::size_t part = 0; part < parts_.size(); ++part) {
-    Status status = result(*parts_[part]);
-    for (const auto& segment : parts_[part]->rest) {
-      if (status.ok()) status = result(*segment);
-    }
-    if (status.ok()) continue;
-    if (part == kReduce && *found_) return **found_;
-    return whole_error(std::move(status).error(), part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
+    Status in_engine;  // of an operation on a GPU, and of a call in a graph, always a success
+    Status in_stream;
+    const auto look = [&](const Operation& operation) {
+      if (in_engine.ok()) in_engine = operation.result;
+      if (in_stream.ok() && operation.start_condition != nullptr) in_stream = operation.start_condition->outcome();
+    };
+    look(*parts_[part]);
+    for (const auto& segment : parts_[part]->rest) look(*segment);
+    if (in_engine.ok() && in_stream.ok()) continue;
+    if (part == kReduce && !in_engine.ok() && *found_) return **found_;
+    return whole_error(in_engine.ok() ? in_stream.error() : in_engine.error(),
+                       part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
   }
   return {};
 }

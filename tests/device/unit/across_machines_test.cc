@@ -359,8 +359,8 @@ TEST(AcrossMachines, AFailureOfTheDriverEndsTheCallOfAllRanks) {
   EXPECT_GT(failures, 20) << "hardly any call failed";
 }
 
-// Each allocation that the call makes in the thread of rank 1 fails once: nothing hangs, and every rank gets an error or
-// the right result.
+// Each allocation that the call makes in the thread of rank 1 fails once: nothing hangs, and every rank gets an error
+// or the right result.
 TEST(AcrossMachines, AFailedAllocationEndsTheCallOfAllRanks) {
   small_devices().watch_threads(&test::failing_allocations::exempt_this_thread);
   CommunicatorOptions options;

@@ -49,8 +49,8 @@ TEST(DeviceSuspend, FreesTheMemoryAndTheGpusCarryOutCallsAgainAfterwards) {
   });
 }
 
-// The host carries out a call directly after suspend(). The stream of a rank that has left suspend() early waits for the
-// other ranks, which must not free memory on its GPU any more.
+// The host carries out a call directly after suspend(). The stream of a rank that has left suspend() early waits for
+// the other ranks, which must not free memory on its GPU any more.
 TEST(DeviceSuspend, ACallCanFollowAtOnce) {
   const Devices devices = {0, 1, 2, 3};
   Communicators ranks = ranks_on(devices);
