@@ -251,18 +251,19 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
   load_links(shared, *program, call, assignment, channel);
   copy_words_of(&shared.call, &call, sizeof(Call));
   if (port::thread() == 0) {
+    const bool aborted = call.checks_abort != 0 && port::load_relaxed(&call.status->abort) != 0;
     const std::uint64_t chunk_bytes = call.geometry.max_chunk_count << call.geometry.element_log2;
     const std::uint32_t first_chunk = assignment.slice * program->scratch_chunks;
     shared.part = {call.channels + assignment.slice * program->channel_count,
                    call.scratch + first_chunk * chunk_bytes,
                    call.scratch_bytes + first_chunk,
-                   tiles_of_slice(call.geometry.tiles, assignment.slice, launch.slices),
+                   aborted ? 0 : tiles_of_slice(call.geometry.tiles, assignment.slice, launch.slices),
                    assignment.slice,
                    launch.slices};
     shared.channel = channel;
     shared.fetched = {};
     shared.prepared = kContinue;
-    if (call.checks_abort != 0 && port::load_relaxed(&call.status->abort) != 0) {
+    if (aborted) {  // without tiles, the block sends nothing and offers no window
       shared.prepared = static_cast<std::uint32_t>(Outcome::kFailed);
       const FailureWord failure{Failure::kAborted, assignment.channel, program->rank, 0};
       port::compare_and_swap(&call.status->failure, 0, failure.word());

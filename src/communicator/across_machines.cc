@@ -28,13 +28,19 @@ constexpr std::int64_t kCauseNs = 3'000'000'000;
 
 enum Part : std::size_t { kScatter, kReduce, kGather };
 // For error messages.
-constexpr std::array<std::string_view, 3> kPartNames = {
-    "reduce_scatter within the machine", "all_reduce between the machines", "all_gather within the machine"};
-constexpr std::string_view kOtherPart = "another part, within the machine";
+constexpr std::array<std::string_view, 3> kPartNames = {"within the machine", "between the machines",
+                                                        "within the machine"};
 
 // What a rank contributes to a round of agreement.
 constexpr std::string_view kAble = "1";
 constexpr std::string_view kUnable = "0";
+
+// Translates the rank of an error, which is one of an inner communicator.
+Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks) {
+  if (error.rank >= 0 && static_cast<std::size_t>(error.rank) < ranks.size())
+    error.rank = static_cast<std::int32_t>(ranks[static_cast<std::size_t>(error.rank)]);
+  return error;
+}
 
 // Translates the error of a part into one of the whole call: its rank is one of the inner communicator.
 Error whole_error(Error error, const std::vector<std::uint32_t>& ranks, std::string_view part) {
@@ -44,9 +50,7 @@ Error whole_error(Error error, const std::vector<std::uint32_t>& ranks, std::str
     const std::uint32_t here = ranks[static_cast<std::size_t>(error.rank)];
     error.message += fmt::format(" (rank {} of this part is rank {} here)", error.rank, here);
   });
-  if (error.rank >= 0 && static_cast<std::size_t>(error.rank) < ranks.size())
-    error.rank = static_cast<std::int32_t>(ranks[static_cast<std::size_t>(error.rank)]);
-  return error;
+  return in_ranks_of(std::move(error), ranks);
 }
 
 // The id of an inner communicator: the same on all its ranks, and, for all practical purposes, different for each
@@ -96,85 +100,100 @@ bool AcrossCall::finished() {
 
 Status AcrossCall::outcome() {
   for (std::size_t part = 0; part < parts_.size(); ++part) {
-    Status in_engine;  // of an operation on a GPU, and of a call in a graph, always a success
-    Status in_stream;
+    Status status;
     const auto look = [&](const Operation& operation) {
-      if (in_engine.ok()) in_engine = operation.result;
-      if (in_stream.ok() && operation.start_condition != nullptr) in_stream = operation.start_condition->outcome();
+      if (status.ok()) status = operation.result;
+      if (status.ok() && operation.start_condition != nullptr) status = operation.start_condition->outcome();
     };
     look(*parts_[part]);
     for (const auto& segment : parts_[part]->rest) look(*segment);
-    if (in_engine.ok() && in_stream.ok()) continue;
-    if (part == kReduce && !in_engine.ok() && *found_) return **found_;
-    return whole_error(in_engine.ok() ? in_stream.error() : in_engine.error(),
-                       part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
+    if (status.ok()) continue;
+    if (auto first = shared_->first_failure()) return *std::move(first);
+    return whole_error(status.error(), part == kReduce ? shared_->rail : shared_->machine, kPartNames[part]);
   }
   return {};
 }
 
-// Connects part 2, which the host carries out, with the parts that GPUs carry out.
+// Connects part 2, which the host carries out, with the parts that GPUs carry out. Part 2 and its copies in replays of a
+// graph share it. Their streams' callbacks and the rail's driver call it, and these must never wait for the thread that
+// puts work into a stream: the stream may be full until part 2 has ended.
 class AcrossMachines::RailGuard final : public OperationGuard {
  public:
-  RailGuard(AcrossMachines& owner, std::shared_ptr<Operation> scatter) : owner_(owner), scatter_(std::move(scatter)) {}
-
-  // The failure of another part that has ended part 2, with ranks of the outer communicator. Constant when part 2 is
-  // done.
-  const std::optional<Error>& found() const { return found_; }
+  explicit RailGuard(std::shared_ptr<AcrossShared> shared) : shared_(std::move(shared)) {}
 
   std::optional<Error> find_failure() override {
-    std::optional<Error> failed;
-    if (const auto executor = owner_.machine_->devices().executor()) failed = executor->failure(false);
-    if (!failed) failed = owner_.machine_->engine().broken();
-    if (!failed && scatter_ != nullptr && scatter_->done && !scatter_->result.ok()) failed = scatter_->result.error();
-    if (!failed) failed = find_gone_rank();
-    if (failed) found_ = whole_error(*failed, owner_.ranks_->machine, kOtherPart);
-    return failed;
+    const std::scoped_lock lock(shared_->mutex);
+    if (shared_->owner == nullptr) return std::nullopt;  // the engine ends all operations
+    auto found = shared_->owner->find_failure(failed_since_ns_);
+    if (found) shared_->owner->end(whole_error(*found, shared_->machine, kPartNames[kScatter]));
+    return found;
   }
   void failed(const Error& error) noexcept override {
-    owner_.fail(found_ ? copy_of(*found_) : whole_error(copy_of(error), owner_.ranks_->rail, kPartNames[kReduce]));
+    const std::scoped_lock lock(shared_->mutex);
+    if (shared_->owner != nullptr) shared_->owner->end(whole_error(copy_of(error), shared_->rail, kPartNames[kReduce]));
   }
 
  private:
-  // Whether a rank of this machine has ended or failed. Part 3 would fail, but it begins only after part 2, which need
-  // not wait for that rank. No rank ends part 3 without the share of this rank, so a rank that is gone has not.
-  std::optional<Error> find_gone_rank() {
-    Transport& transport = *owner_.machine_->environment().transport;
-    if (transport.name() != "shm") return std::nullopt;  // only this transport's status may be read by any thread
-    const Membership& machine = owner_.machine_->membership();
-    for (std::uint32_t rank = 0; rank < machine.ranks; ++rank) {
-      const PeerLife life = rank == machine.rank ? PeerLife::kLive : transport.peer_status(rank).life;
-      if (life == PeerLife::kLive) continue;
-      if (life != PeerLife::kAborted) {
-        return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-                     life == PeerLife::kLeft ? "a rank has left the communicator" : "a rank has ended"};
-      }
-      const std::int64_t now_ns = owner_.rail_->environment().clock->now_ns();
-      if (failed_since_ns_ == 0) failed_since_ns_ = now_ns;
-      if (now_ns - failed_since_ns_ < kCauseNs) return std::nullopt;
-      return Error{ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-                   "a rank has failed, or has called abort(): see its error"};
-    }
-    return std::nullopt;
-  }
-
-  AcrossMachines& owner_;  // outlives the engine that calls this object
-  // Part 1 of the call, if the host carries it out. Otherwise null: a call on the GPU would keep its LaunchGroup alive
-  // as long as the rail's engine remembers part 2, and then free it in a thread that must not wait for the GPU.
-  const std::shared_ptr<Operation> scatter_;
+  const std::shared_ptr<AcrossShared> shared_;
   std::int64_t failed_since_ns_ = 0;  // since when a rank of this machine is known to have failed; 0: none has
-  std::optional<Error> found_;
 };
 
 AcrossMachines::AcrossMachines(std::unique_ptr<CommunicatorImpl> machine, std::unique_ptr<CommunicatorImpl> rail,
-                               AcrossRanks ranks)
-    : ranks_(std::make_shared<const AcrossRanks>(std::move(ranks))),
-      machine_(std::move(machine)),
-      rail_(std::move(rail)) {}
+                               std::shared_ptr<AcrossShared> shared)
+    : shared_(std::move(shared)), machine_(std::move(machine)), rail_(std::move(rail)) {
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->owner = this;
+}
 
-AcrossMachines::~AcrossMachines() = default;
+// If a call is still in a stream, its part 2 ends now, and its part 3 must not send anything.
+AcrossMachines::~AcrossMachines() {
+  set_abort_flag();
+  const std::scoped_lock lock(shared_->mutex);
+  shared_->owner = nullptr;
+}
 
-bool AcrossMachines::suits(CollectiveKind kind, std::uint64_t bytes) {
-  return kind == CollectiveKind::kAllReduce && bytes >= kLeastBytes;
+Error AcrossMachines::of_part(Error error, std::size_t part) const {
+  return whole_error(std::move(error), part == kReduce ? shared_->rail : shared_->machine, kPartNames.at(part));
+}
+
+// The failure of a part within the machine, with a rank of the machine; nothing if there is none. `failed_since_ns`:
+// since when a rank of the machine is known to have failed; 0 before.
+std::optional<Error> AcrossMachines::find_failure(std::int64_t& failed_since_ns) {
+  const std::shared_ptr<DeviceExecutor> executor = machine_->devices().executor();
+  auto reported = executor == nullptr ? std::nullopt : executor->reported_failure();
+  // A kernel that was aborted does not know why. But it has left no result, so part 2 must not begin.
+  const bool aborted = reported && reported->code == ErrorCode::kAborted;
+  if (reported && !aborted) return reported;
+  if (auto broken = machine_->engine().broken()) return broken;
+  if (auto gone = find_gone_rank(failed_since_ns, aborted ? 0 : kCauseNs)) return gone;
+  return reported;
+}
+
+// Whether a rank of this machine has ended or failed. Part 3 would fail, but it begins only after part 2, which need
+// not wait for that rank. No rank ends part 3 without the share of this rank, so a rank that is gone has not.
+// `cause_ns`: how long a rank that has failed is not reported, because its error may have a cause that comes to light.
+std::optional<Error> AcrossMachines::find_gone_rank(std::int64_t& failed_since_ns, std::int64_t cause_ns) const {
+  Transport& transport = *machine_->environment().transport;
+  if (transport.name() != "shm") return std::nullopt;  // only this transport's status may be read by any thread
+  const Membership& machine = machine_->membership();
+  for (std::uint32_t rank = 0; rank < machine.ranks; ++rank) {
+    const PeerLife life = rank == machine.rank ? PeerLife::kLive : transport.peer_status(rank).life;
+    if (life == PeerLife::kLive) continue;
+    if (life != PeerLife::kAborted) {
+      return Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                   life == PeerLife::kLeft ? "a rank has left the communicator" : "a rank has ended"};
+    }
+    const std::int64_t now_ns = rail_->environment().clock->now_ns();
+    if (failed_since_ns == 0) failed_since_ns = now_ns;
+    if (now_ns - failed_since_ns < cause_ns) return std::nullopt;
+    return Error{ErrorCode::kAborted, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                 "a rank has failed, or has called abort(): see its error"};
+  }
+  return std::nullopt;
+}
+
+bool AcrossMachines::suits(CollectiveKind kind, std::uint64_t bytes) const {
+  return kind == CollectiveKind::kAllReduce && bytes >= kLeastBytes && runs_on_devices();
 }
 
 Result<bool> AcrossMachines::takes(const CheckedCall& checked, const CallOptions& options) {
@@ -186,13 +205,15 @@ Result<bool> AcrossMachines::takes(const CheckedCall& checked, const CallOptions
     return false;
   const std::scoped_lock lock(machine_->submission_mutex());
   auto taken = machine_->devices().takes(checked, options);
-  if (!taken) return whole_error(taken.error(), ranks_->machine, kPartNames[kScatter]);
-  return taken;
+  if (taken) return taken;
+  Error error = of_part(taken.error(), kScatter);
+  if (error.scope >= ErrorScope::kCommunicator) fail(error);
+  return error;
 }
 
 Result<std::shared_ptr<Operation>> AcrossMachines::prepare(const CheckedCall& checked, const CallOptions& options) {
   const Call& whole = checked.call;
-  const std::size_t ranks = ranks_->machine.size();
+  const std::size_t ranks = shared_->machine.size();
   const std::size_t me = machine_->membership().rank;
   const std::vector<std::size_t> shares = shares_of(whole.lengths.count, ranks);
   std::size_t first = 0;
@@ -223,25 +244,25 @@ Result<std::shared_ptr<Operation>> AcrossMachines::prepare(const CheckedCall& ch
     const CollectiveCall& call = part == kScatter ? scatter : part == kReduce ? reduce : gather;
     const std::scoped_lock lock(inner.submission_mutex());
     auto made = inner.operations().prepare(call, options);
-    if (!made) return whole_error(made.error(), part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
+    if (!made) {
+      Error error = of_part(made.error(), part);
+      if (error.scope >= ErrorScope::kCommunicator) fail(error);
+      return error;
+    }
     parts[part] = std::move(*made);
   }
-  if (parts[kGather]->on_device) {
-    auto& on_device = static_cast<DeviceCall&>(*parts[kGather]->start_condition);
-    on_device.call.checks_abort = 1;
-    on_device.copies.reset();  // copies do not look at the abort flag
-  }
-  // shared by the segments
-  const auto guard = std::make_shared<RailGuard>(*this, parts[kScatter]->on_device ? nullptr : parts[kScatter]);
+  if (!parts[kScatter]->on_device || !parts[kGather]->on_device) return std::shared_ptr<Operation>();
+  auto& last = static_cast<DeviceCall&>(*parts[kGather]->start_condition);
+  last.call.checks_abort = 1;
+  last.copies.reset();                                      // copies do not look at the abort flag
+  const auto guard = std::make_shared<RailGuard>(shared_);  // shared by the segments
   parts[kReduce]->guard = guard;
   for (const auto& segment : parts[kReduce]->rest) segment->guard = guard;
   auto operation = std::make_shared<Operation>();
   operation->on_device = true;
   operation->done = true;
   operation->call.tag = whole.tag;
-  // points to a member of the guard, and keeps the guard alive
-  std::shared_ptr<const std::optional<Error>> found(guard, &guard->found());
-  operation->start_condition = std::make_shared<AcrossCall>(ranks_, std::move(parts), std::move(found));
+  operation->start_condition = std::make_shared<AcrossCall>(shared_, std::move(parts));
   return operation;
 }
 
@@ -264,54 +285,83 @@ Status AcrossMachines::submit(const Operation& operation) {
   for (const Part part : {kScatter, kReduce, kGather}) {
     Status submitted = submit_part(part == kReduce ? *rail_ : *machine_, parts[part]);
     if (submitted.ok()) continue;
-    Error error =
-        whole_error(std::move(submitted).error(), part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
+    Error error = of_part(std::move(submitted).error(), part);
     if (part == kScatter && error.scope < ErrorScope::kCommunicator) return error;
-    // The other ranks make all three parts.
-    error.scope = std::max(error.scope, ErrorScope::kCommunicator);
-    fail(error);
-    return error;
+    fail(error);  // the other ranks make all three parts
+    return *shared_->first_failure();
   }
   calls_.fetch_add(1, std::memory_order_relaxed);
   return {};
 }
 
 std::optional<Error> AcrossMachines::failure() {
+  if (auto first = shared_->first_failure()) return first;
   for (const Part part : {kScatter, kReduce}) {
     Status status = (part == kReduce ? *rail_ : *machine_).async_status();
     if (status.ok()) continue;
-    Error error =
-        whole_error(std::move(status).error(), part == kReduce ? ranks_->rail : ranks_->machine, kPartNames[part]);
-    if (error.scope >= ErrorScope::kCommunicator) fail(error);
-    return error;
+    Error error = of_part(std::move(status).error(), part);
+    if (error.scope < ErrorScope::kCommunicator) return error;
+    fail(error);
+    return shared_->first_failure();
   }
   return std::nullopt;
 }
 
-// The inner communicators get the error without its rank, because their ranks have other numbers.
-void AcrossMachines::fail(const Error& error) noexcept {
+void AcrossMachines::fail(Error error) noexcept {
+  const std::scoped_lock lock(shared_->mutex);
+  end(std::move(error));
+}
+
+// Does the work of fail(). Hold the mutex of shared_. The inner communicators get the error without its rank, because
+// their ranks have other numbers. The LaunchGroup is not told: its mutex may be held by a thread that waits for the
+// stream. Its kernels see the abort flag.
+void AcrossMachines::end(Error error) noexcept {
+  error.scope = std::max(error.scope, ErrorScope::kCommunicator);
+  if (!shared_->failure) shared_->failure = copy_of(error);
+  set_abort_flag();
   Error inner = copy_of(error);
   inner.rank = -1;
-  machine_->fail(inner);
-  rail_->fail(inner);
+  rail_->engine().fail(inner);
+  machine_->engine().fail(inner);
   if (outer_ != nullptr) runs_through([&] { outer_->fail(error); });
 }
 
-void AcrossMachines::abort() {
-  machine_->abort();
-  rail_->abort();
+void AcrossMachines::set_abort_flag() noexcept {
+  if (const std::shared_ptr<DeviceExecutor> executor = machine_->devices().executor()) executor->set_abort_flag();
 }
 
+// First the rail: the machine's LaunchGroup may be held by a thread that waits for a stream, which waits for the rail.
+void AcrossMachines::abort() {
+  rail_->abort();
+  machine_->abort();
+}
+
+// First the rail, because part 3 of each call follows part 2.
 Status AcrossMachines::finish() {
-  Status in_machine = machine_->finalize();
   Status on_rail = rail_->finalize();
-  if (!in_machine.ok()) return whole_error(std::move(in_machine).error(), ranks_->machine, kPartNames[kScatter]);
-  if (!on_rail.ok()) return whole_error(std::move(on_rail).error(), ranks_->rail, kPartNames[kReduce]);
+  Status in_machine = machine_->finalize();
+  if (!on_rail.ok()) return of_part(std::move(on_rail).error(), kReduce);
+  if (!in_machine.ok()) return of_part(std::move(in_machine).error(), kScatter);
   return {};
 }
 
-Status AcrossMachines::suspend() { return machine_->devices().suspend(); }
-Status AcrossMachines::resume() { return machine_->devices().resume(); }
+Status AcrossMachines::drain() {
+  Status drained = machine_->devices().finish();
+  return drained.ok() ? Status() : Status(of_part(std::move(drained).error(), kGather));
+}
+
+Status AcrossMachines::suspend() {
+  Status status = machine_->devices().suspend();
+  return status.ok() ? Status() : Status(in_ranks_of(std::move(status).error(), shared_->machine));
+}
+
+Status AcrossMachines::resume() {
+  Status status = machine_->devices().resume();
+  return status.ok() ? Status() : Status(in_ranks_of(std::move(status).error(), shared_->machine));
+}
+
+bool AcrossMachines::runs_on_devices() const { return machine_->devices().runs_on_devices(); }
+
 std::uint64_t AcrossMachines::memory_use() const { return machine_->devices().memory_use(); }
 
 bool needs_across_rounds(const JobContext& job_context) {
@@ -340,21 +390,21 @@ class AcrossMaker {
 
   Result<std::unique_ptr<AcrossMachines>> make() {
     if (!find_ranks()) return std::unique_ptr<AcrossMachines>();
-    auto machine = make_inner(ranks_.machine, inner_id(outer_.id, environment_.nodes[outer_.rank]), true);
+    auto machine = make_inner(shared_->machine, inner_id(outer_.id, environment_.nodes[outer_.rank]), true);
     const bool able = machine.ok() && (*machine)->devices().runs_on_devices() &&
                       (*machine)->devices().executor()->resources().settings().transfers && !shares_device();
-    auto agreed = agree(machine.ok() ? Result<bool>(able) : in_outer_ranks(machine.error(), ranks_.machine));
+    auto agreed = agree(machine.ok() ? Result<bool>(able) : in_outer_ranks(machine.error(), shared_->machine));
     if (!agreed) return agreed.error();
     if (!*agreed) return std::unique_ptr<AcrossMachines>();
     const std::uint64_t first_rail = outer_.ranks;  // machines have lower numbers
-    auto rail = make_inner(ranks_.rail, inner_id(outer_.id, first_rail + (*machine)->membership().rank), false);
-    agreed = agree(rail.ok() ? Result<bool>(true) : in_outer_ranks(rail.error(), ranks_.rail));
+    auto rail = make_inner(shared_->rail, inner_id(outer_.id, first_rail + (*machine)->membership().rank), false);
+    agreed = agree(rail.ok() ? Result<bool>(true) : in_outer_ranks(rail.error(), shared_->rail));
     if (!agreed) return agreed.error();
     environment_.log.write(LogLevel::kInfo,
                            "all_reduce of {} KiB or more on GPU memory: the GPUs reduce within each machine, and the "
                            "host between the {} machines",
-                           kLeastBytes >> 10, ranks_.rail.size());
-    return std::make_unique<AcrossMachines>(*std::move(machine), *std::move(rail), std::move(ranks_));
+                           kLeastBytes >> 10, shared_->rail.size());
+    return std::make_unique<AcrossMachines>(*std::move(machine), *std::move(rail), shared_);
   }
 
  private:
@@ -368,9 +418,9 @@ class AcrossMaker {
     const std::size_t size = machines.front().size();
     if (size < 2 || std::ranges::any_of(machines, [&](const auto& ranks) { return ranks.size() != size; }))
       return false;
-    ranks_.machine = machines[nodes[outer_.rank]];
-    const auto me = std::ranges::find(ranks_.machine, outer_.rank) - ranks_.machine.begin();
-    for (const auto& ranks : machines) ranks_.rail.push_back(ranks[static_cast<std::size_t>(me)]);
+    shared_->machine = machines[nodes[outer_.rank]];
+    const auto me = std::ranges::find(shared_->machine, outer_.rank) - shared_->machine.begin();
+    for (const auto& ranks : machines) shared_->rail.push_back(ranks[static_cast<std::size_t>(me)]);
     return true;
   }
 
@@ -402,9 +452,7 @@ class AcrossMaker {
   // already.
   Error in_outer_ranks(Error error, const std::vector<std::uint32_t>& ranks) const {
     const bool of_a_round = std::ranges::find(round_errors_, error) != round_errors_.end();
-    if (of_a_round || error.rank < 0 || static_cast<std::size_t>(error.rank) >= ranks.size()) return error;
-    error.rank = static_cast<std::int32_t>(ranks[static_cast<std::size_t>(error.rank)]);
-    return error;
+    return of_a_round ? error : in_ranks_of(std::move(error), ranks);
   }
 
   // Whether another rank of this process, of whatever machine, has the same GPU: the parts would then wait for it.
@@ -412,7 +460,13 @@ class AcrossMaker {
 
   // A round of all ranks. Returns whether all of them are able to go on.
   Result<bool> agree(const Result<bool>& able) {
-    const auto contribution = able.ok() ? Result<std::string>(std::string(*able ? kAble : kUnable)) : able.error();
+    Result<std::string> contribution = std::string(able.ok() && *able ? kAble : kUnable);
+    if (!able) {
+      Error error = able.error();
+      // The fault is another rank's, which reports it, too. See gather_or_fail().
+      if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(outer_.rank)) error.code = ErrorCode::kPeerLost;
+      contribution = std::move(error);
+    }
     auto all = gather_or_fail(among_, contribution);
     if (!all) return all.error();
     return std::ranges::all_of(*all, [](const std::string& one) { return one == kAble; });
@@ -423,7 +477,7 @@ class AcrossMaker {
   const std::chrono::milliseconds timeout_;
   const Gather among_;
   std::vector<Error> round_errors_;  // the errors of rounds so far
-  AcrossRanks ranks_;
+  const std::shared_ptr<AcrossShared> shared_ = std::make_shared<AcrossShared>();
 };
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "communicator/membership.h"
@@ -34,19 +35,31 @@ namespace tutti::detail {
 
 class CommunicatorImpl;
 
-// For each rank of the two inner communicators, its rank in the outer one.
-struct AcrossRanks {
+class AcrossMachines;
+
+// What the calls share with the AcrossMachines, because a Work, a stream or a graph may use a call after the object
+// has ended.
+struct AcrossShared {
+  // For each rank of the two inner communicators, its rank in the outer one.
   std::vector<std::uint32_t> machine;
   std::vector<std::uint32_t> rail;
+
+  std::mutex mutex;                 // guards the members below
+  AcrossMachines* owner = nullptr;  // null if the object has ended
+  // The first failure, after which none of the three communicators can be used; with ranks of the outer one.
+  std::optional<Error> failure;
+
+  std::optional<Error> first_failure() {
+    const std::scoped_lock lock(mutex);
+    return failure;
+  }
 };
 
 // One call: its three parts, in the order of the stream. After its submission only the parts change.
 class AcrossCall final : public StartCondition {
  public:
-  // `found`: the failure of another part that has ended part 2; read when part 2 is done.
-  AcrossCall(std::shared_ptr<const AcrossRanks> ranks, std::array<std::shared_ptr<Operation>, 3> parts,
-             std::shared_ptr<const std::optional<Error>> found)
-      : ranks_(std::move(ranks)), parts_(std::move(parts)), found_(std::move(found)) {}
+  AcrossCall(std::shared_ptr<AcrossShared> shared, std::array<std::shared_ptr<Operation>, 3> parts)
+      : shared_(std::move(shared)), parts_(std::move(parts)) {}
 
   const std::array<std::shared_ptr<Operation>, 3>& parts() const { return parts_; }
 
@@ -55,19 +68,19 @@ class AcrossCall final : public StartCondition {
   void ended(const Status& /*result*/) noexcept override {}
   void dropped() noexcept override {}
   bool finished() override;
+  // If a part has failed, the first failure of the communicator is the cause.
   Status outcome() override;
 
  private:
-  // Shared with the AcrossMachines, which a Work may outlive.
-  const std::shared_ptr<const AcrossRanks> ranks_;
+  const std::shared_ptr<AcrossShared> shared_;
   const std::array<std::shared_ptr<Operation>, 3> parts_;
-  const std::shared_ptr<const std::optional<Error>> found_;  // shared with the guard of part 2
 };
 
 class AcrossMachines {
  public:
   // `machine` and `rail`: the two inner communicators of this rank.
-  AcrossMachines(std::unique_ptr<CommunicatorImpl> machine, std::unique_ptr<CommunicatorImpl> rail, AcrossRanks ranks);
+  AcrossMachines(std::unique_ptr<CommunicatorImpl> machine, std::unique_ptr<CommunicatorImpl> rail,
+                 std::shared_ptr<AcrossShared> shared);
   ~AcrossMachines();
   AcrossMachines(const AcrossMachines&) = delete;
   AcrossMachines& operator=(const AcrossMachines&) = delete;
@@ -75,12 +88,14 @@ class AcrossMachines {
   // `outer`: the engine of the outer communicator, which fails if a part fails. Call it once, before the first call.
   void connect_to_engine(std::shared_ptr<EngineHandle> outer) { outer_ = std::move(outer); }
 
-  // Whether the call has a form and length for which takes() may be true; the same on all ranks.
-  static bool suits(CollectiveKind kind, std::uint64_t bytes);
+  // Whether takes() may be true for a call of this kind and length. False between suspend() and resume(). The same on
+  // all ranks.
+  bool suits(CollectiveKind kind, std::uint64_t bytes) const;
   // Whether the call should run in the three parts: it suits, its operation is a sum, product, minimum or maximum, the
   // caller named no algorithm, and its buffers are memory of this rank's GPU. Errors: as DeviceExecutor::takes().
   Result<bool> takes(const CheckedCall& checked, const CallOptions& options);
-  // Makes the operation of a call for which takes() is true.
+  // Makes the operation of a call for which takes() is true. Returns null if the GPUs cannot run a part of it, so that
+  // the host carries out the whole call; then all ranks get null.
   Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options);
   // Puts the three parts of an operation of prepare() into the stream. Errors: those of the parts. If the first part
   // was submitted and another one was not, all three communicators have failed.
@@ -91,25 +106,34 @@ class AcrossMachines {
   // The first error of the inner communicators, with ranks of the outer one; nothing if there is none. If they cannot
   // be used any more, all three communicators have failed.
   std::optional<Error> failure();
-  // Ends the calls on all three communicators. `error` has ranks of the outer one.
-  void fail(const Error& error) noexcept;
+  // Ends the calls on all three communicators. `error` has ranks of the outer one. Does not wait: neither for streams,
+  // nor for threads that put work into streams.
+  void fail(Error error) noexcept;
   void abort();
-  // As DeviceExecutor::finish(), for the calls of both inner communicators.
+  // Waits until all submitted calls have ended, and then refuses further ones. Without a time limit as long as a stream
+  // has not come to part 2 of a call; then as DeviceExecutor::finish().
   Status finish();
-  // As the functions of DeviceSide, for the GPU memory of the ranks of this machine.
+  Status drain();  // waits for the calls of this rank's GPU: DeviceExecutor::finish()
+  // As the functions of DeviceSide, for the GPU memory of the ranks of this machine. Errors name ranks of the outer
+  // communicator.
   Status suspend();
   Status resume();
+  bool runs_on_devices() const;  // whether the GPUs of this machine carry out calls at the moment
   std::uint64_t memory_use() const;
 
  private:
   class RailGuard;
+  void end(Error error) noexcept;
+  void set_abort_flag() noexcept;
+  std::optional<Error> find_failure(std::int64_t& failed_since_ns);
+  std::optional<Error> find_gone_rank(std::int64_t& failed_since_ns, std::int64_t cause_ns) const;
+  Error of_part(Error error, std::size_t part) const;
   Status submit_part(CommunicatorImpl& inner, const std::shared_ptr<Operation>& part);
 
-  const std::shared_ptr<const AcrossRanks> ranks_;  // shared with the calls
-  std::shared_ptr<EngineHandle> outer_;             // shared with callbacks, see EngineHandle
+  const std::shared_ptr<AcrossShared> shared_;  // shared with the calls
+  std::shared_ptr<EngineHandle> outer_;         // shared with callbacks, see EngineHandle
   const std::unique_ptr<CommunicatorImpl> machine_;
-  const std::unique_ptr<CommunicatorImpl>
-      rail_;  // after machine_, so that it is destroyed first: its guards use machine_
+  const std::unique_ptr<CommunicatorImpl> rail_;
   std::atomic<std::uint64_t> calls_ = 0;
 };
 

@@ -45,13 +45,12 @@ void DeviceSide::connect_to_engine() {
   listen_to(executor().get());
   if (across_ == nullptr) return;
   across_->connect_to_engine(engine_.handle());
-  engine_.set_beside_devices(true);
 }
 
 // A LaunchGroup may report a failure from any thread, and may outlive the engine; therefore it gets the EngineHandle,
 // which is safe in both cases.
 void DeviceSide::listen_to(DeviceExecutor* executor) {
-  engine_.set_beside_devices(executor != nullptr);
+  engine_.set_beside_devices(executor != nullptr || across_ != nullptr);
   if (executor == nullptr) return;
   executor->on_failure([handle = engine_.handle()](const Error& error) { handle->fail(error); });
 }
@@ -246,10 +245,8 @@ Error DeviceSide::with_call_scope(Error error) {
 }
 
 Status DeviceSide::suspend() {
+  if (across_ != nullptr) return suspend_parts();
   Result<std::string> ready = std::string();
-  if (across_ != nullptr) {
-    if (const Status suspended = across_->suspend(); !suspended.ok()) ready = suspended.error();
-  }
   {
     const std::shared_ptr<DeviceExecutor> executor = this->executor();
     if (executor != nullptr && executor->resources().windows()->used() > 0) {
@@ -293,21 +290,43 @@ Status DeviceSide::resume() {
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
                                          environment_, parent_round_);
-  if (!resources) {
-    static_cast<void>(wait_until_freed());
-    return with_call_scope(std::move(resources).error());
-  }
+  // If the GPUs cannot carry out the calls, what has been made for that was freed again.
+  if (!resources || *resources == nullptr) static_cast<void>(wait_until_freed());
+  if (!resources) return with_call_scope(std::move(resources).error());
   replace(make_executor(std::move(*resources)), false);
   return {};
 }
 
-// All machines resume, or none does, so that all ranks divide the same calls into parts.
+// A round of all ranks after a step on this rank's machine, which may have failed there.
+Status DeviceSide::agree_on(const Status& step) {
+  Result<std::string> result = std::string();
+  if (!step.ok()) {
+    Error error = step.error();
+    // The fault is another rank's, which reports it, too. See gather_or_fail().
+    if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(membership_.rank)) error.code = ErrorCode::kPeerLost;
+    result = std::move(error);
+  }
+  const auto all = gather_or_fail(parent_round_, result);
+  return all.ok() ? Status() : Status(with_call_scope(all.error()));
+}
+
+// All machines suspend, or none does, unless a round fails on some ranks only. So all ranks divide the same calls into
+// parts.
+Status DeviceSide::suspend_parts() {
+  TUTTI_TRY(agree_on(across_->drain()));
+  return agree_on(across_->suspend());
+}
+
+// The same for resume().
 Status DeviceSide::resume_parts() {
-  const Status resumed = across_->resume();
-  const auto all = gather_or_fail(parent_round_, resumed.ok() ? Result<std::string>(std::string()) : resumed.error());
-  if (all.ok()) return {};
-  if (resumed.ok()) static_cast<void>(across_->suspend());
-  return with_call_scope(all.error());
+  Status resumed = across_->resume();
+  if (resumed.ok() && !across_->runs_on_devices()) {
+    resumed = Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                    "the GPUs of this machine cannot carry out calls any more: see the warning of its first rank"};
+  }
+  Status agreed = agree_on(resumed);
+  if (!agreed.ok() && resumed.ok()) static_cast<void>(across_->suspend());
+  return agreed;
 }
 
 // Installs a new executor, or none. The previous executor is destroyed after the mutexes are unlocked, because its

@@ -47,7 +47,7 @@ class DeviceSide {
   bool runs_on_devices() const { return executor() != nullptr; }
   // Whether calls like this run in parts if the buffers are GPU memory (AcrossMachines). The same on all ranks.
   bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const {
-    return across_ != nullptr && AcrossMachines::suits(kind, bytes);
+    return across_ != nullptr && across_->suits(kind, bytes);
   }
   GpuUse gpu_use() const;  // of the calls for which takes() is true; the same on all ranks
   // Makes a failure of a GPU end the engine as well. Call it once, when the engine exists.
@@ -105,6 +105,8 @@ class DeviceSide {
   std::shared_ptr<DeviceExecutor> make_executor(std::unique_ptr<DeviceResources> resources) const;
   void listen_to(DeviceExecutor* executor);
   void replace(std::shared_ptr<DeviceExecutor> executor, bool suspended);
+  Status agree_on(const Status& step);
+  Status suspend_parts();
   Status resume_parts();
   Status wait_until_freed();
   Error with_call_scope(Error error);

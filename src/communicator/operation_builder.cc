@@ -113,7 +113,8 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
     return invalid_argument(fmt::format("no plan was given for {} with this root: call use_plan() first",
                                         to_string(checked.collective.kind)));
   }
-  const auto on_device = devices_.takes(checked, options);
+  Result<bool> on_device = false;
+  if (!follows_rule_on_host(checked.collective, bytes)) on_device = devices_.takes(checked, options);
   if (!on_device) return on_device.error();
   Selection selection{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (selection.algorithm == Algorithm::kAuto) {
@@ -142,6 +143,11 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
     return make_segments(checked, options, **plan);
   }
   return make_operation(std::move(checked), options, **plan, bytes);
+}
+
+// Whether a call could run in parts on the GPUs of several machines, but TUTTI_TUNE names an algorithm for it.
+bool OperationBuilder::follows_rule_on_host(const Collective& collective, std::uint64_t bytes) const {
+  return devices_.runs_in_parts(collective.kind, bytes) && selector_.has_rule(collective, {.bytes = bytes});
 }
 
 // Cuts a long call into segments, one operation each. Returns the first segment, which holds the others.
@@ -318,7 +324,8 @@ Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t coun
   const Collective collective = collective_of(kind);
   const std::uint64_t bytes = block_bytes(kind, count, type);
   if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  if (on_device && devices_.runs_in_parts(kind, bytes)) return Algorithm::kHierarchical;
+  if (on_device && devices_.runs_in_parts(kind, bytes) && !follows_rule_on_host(collective, bytes))
+    return Algorithm::kHierarchical;
   const GpuUse gpus = on_device ? devices_.gpu_use() : GpuUse::kNone;
   return selector_.choose(collective, {.bytes = bytes, .gpus = gpus, .attached = true}).algorithm;
 }

@@ -91,6 +91,7 @@ class OperationBuilder {
   bool may_be_on_device(const CheckedCall& checked);
   ShortChoice choose_short(const ShortPlans& plans, std::size_t bytes, Algorithm algorithm);
   Collective collective_of(CollectiveKind kind) const;
+  bool follows_rule_on_host(const Collective& collective, std::uint64_t bytes) const;
   std::uint32_t tile_bytes_of(const Selection& chosen) const {
     return chosen.chunk_bytes > 0 ? chosen.chunk_bytes
                                   : static_cast<std::uint32_t>(environment_.transport->slot_bytes());

@@ -90,6 +90,10 @@ class AlgorithmSelector {
   // communicator's setting is used. The root does not affect the result. If the tuner decides, the first call for a
   // collective type and a power of two of bytes may run it, and later calls look the result up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
+  // Whether a rule of TUTTI_TUNE determines the algorithm of the call. Pure function.
+  bool has_rule(const Collective& collective, const SelectionQuery& query) const {
+    return overridden(collective, query).has_value();
+  }
   // The next power of two, but at most 2^48. If the tuner decides, choose() makes one selection for all numbers of
   // bytes with the same result, unless a rule of TUTTI_TUNE applies.
   static std::uint64_t rounded_up_bytes(std::uint64_t bytes);

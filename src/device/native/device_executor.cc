@@ -404,13 +404,20 @@ Status DeviceExecutor::finish() {
                            rank_, limit.count())};
 }
 
-void DeviceExecutor::fail(const Error& error) noexcept {
-  resources_->launch_group().fail(error);
+void DeviceExecutor::set_abort_flag() noexcept {
   std::atomic_ref<std::uint64_t>(resources_->status().abort).store(1, std::memory_order_release);
 }
 
+std::optional<Error> DeviceExecutor::reported_failure() const {
+  const std::uint64_t word =
+      std::atomic_ref<std::uint64_t>(resources_->status().failure).load(std::memory_order_acquire);
+  const auto found = device::FailureWord::of(word);
+  if (found.cause == device::Failure::kNone) return std::nullopt;
+  return device_failure(found, rank_, nullptr, 0);
+}
+
 void DeviceExecutor::abort() {
-  std::atomic_ref<std::uint64_t>(resources_->status().abort).store(1, std::memory_order_release);
+  set_abort_flag();
   resources_->launch_group().fail(error_with([&] { return fmt::format("rank {} called abort()", rank_); },
                                              ErrorCode::kAborted, ErrorScope::kCommunicator,
                                              static_cast<std::int32_t>(rank_)));

@@ -62,9 +62,13 @@ class DeviceExecutor {
   std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
   // Call it if this rank cannot take part any more: ends all calls that wait in this rank's LaunchGroup, and calls the
-  // functions that were registered with on_failure(), unless the peers detect this failure by themselves. When it
-  // returns, the abort flag that kernels read is set.
-  void fail(const Error& error) noexcept;
+  // functions that were registered with on_failure(), unless the peers detect this failure by themselves.
+  void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
+  // The next two functions lock nothing, so they may be called while another thread waits for space in a stream.
+  // Makes kernels of this rank that wait end, and calls with Call::checks_abort that begin later.
+  void set_abort_flag() noexcept;
+  // The failure that a kernel of this rank has reported; nothing if there is none.
+  std::optional<Error> reported_failure() const;
   void on_failure(LaunchGroup::FailureCallback on_failure) {
     resources_->launch_group().on_failure(rank_, std::move(on_failure));
   }

@@ -322,6 +322,7 @@ void StagedCall::submit() noexcept {
     failed = error_of_exception(ErrorScope::kCommunicator, -1, "a call that its stream has come to");
   }
   if (handle != nullptr) handle->fail(failed);
+  if (operation != nullptr && operation->guard != nullptr) operation->guard->failed(failed);
   ended(copy_of(failed));
   if (operation == nullptr) return;
   operation->result = std::move(failed);
