@@ -114,9 +114,9 @@ Status AcrossCall::outcome() {
   return {};
 }
 
-// Connects part 2, which the host carries out, with the parts that GPUs carry out. Part 2 and its copies in replays of a
-// graph share it. Their streams' callbacks and the rail's driver call it, and these must never wait for the thread that
-// puts work into a stream: the stream may be full until part 2 has ended.
+// Connects part 2, which the host carries out, with the parts that GPUs carry out. Part 2 and its copies in replays of
+// a graph share it. Their streams' callbacks and the rail's driver call it, and these must never wait for the thread
+// that puts work into a stream: the stream may be full until part 2 has ended.
 class AcrossMachines::RailGuard final : public OperationGuard {
  public:
   explicit RailGuard(std::shared_ptr<AcrossShared> shared) : shared_(std::move(shared)) {}
