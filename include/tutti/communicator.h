@@ -148,7 +148,8 @@ struct Agreement {
   // Sequence number of the last collective that completed on every survivor (the number in error messages, for example
   // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall.
   // If ranks have GPUs but the host carries out the calls on device memory, a long call is split into segments, and
-  // each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted.
+  // each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted, nor
+  // are all_reduces that GPUs of several machines carry out in parts.
   std::uint64_t last_operation = 0;
   std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
@@ -337,9 +338,9 @@ class TUTTI_API Communicator {
   // lanes than the connections have), those of opening its connections.
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
-  // Waits until every operation in progress on this rank has ended, then leaves the communicator: later calls are
-  // refused, and peers that still wait for this rank get an error that it has left. Local call. The destructor also
-  // leaves the communicator, but aborts the operations in progress instead of waiting for them.
+  // Waits until every operation in progress on this rank has ended (without a time limit until its stream has come to
+  // it), then leaves the communicator: later calls are refused, and peers that still wait for this rank get an error
+  // that it has left. Local call. The destructor also leaves, but aborts the operations in progress.
   Status finalize();
 
   // Leaves the communicator. Operations in progress on this rank end with kAborted. During the destructor no thread may
@@ -450,11 +451,12 @@ class TUTTI_API Communicator {
   Status run(const CollectiveCall& call, const CallOptions& options = {});
   Result<Work> start(const CollectiveCall& call, const CallOptions& options = {});
 
-  // suspend() waits for this rank's calls and then frees the GPU memory that the communicator holds for calls. Until
-  // resume(), calls on device memory run on the host. Both are collective. If calls on device memory run on the host
-  // anyway, suspend() only waits for the other ranks, and resume() does nothing. Not allowed in a Group or while
+  // suspend() waits for this rank's calls and then frees the GPU memory that the communicator holds for calls, or for
+  // parts of calls. Until resume(), calls on device memory run on the host. Both are collective. If the GPUs carry out
+  // neither, suspend() only waits for the other ranks, and resume() does nothing. Not allowed in a Group or while
   // another call is in progress. Errors: those of a collective; suspend(): kInvalidArgument (device memory is
-  // registered); resume(): those of create(), reported to all ranks, which then remain suspended.
+  // registered); resume(): those of create(), and kUnsupported (of several machines, one can no longer carry out calls
+  // on its GPUs), reported to all ranks, which then remain suspended.
   Status suspend();
   Status resume();
   // Bytes of GPU memory that the communicator holds for the connections of its ranks, without the memory of plans that

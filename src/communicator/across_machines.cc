@@ -18,12 +18,11 @@
 namespace tutti::detail {
 namespace {
 
-// Shorter calls run as a whole on the host. A call in parts launches two kernels more, which takes about 25 us, and
-// saves most of the copies between GPU and host. At 256 KiB, and 20 GB/s over PCIe, these take 26 us.
+// Shorter calls run as a whole on the host. Estimated, not measured: decision 0032 has the reasons.
 constexpr std::uint64_t kLeastBytes = 256 * 1024;
 
-// How long part 2 goes on after another rank of the machine has failed. The cause of that may be a rank that this rank
-// waits for, too. The error of part 2 then names it, and that takes up to 2 s (kLostNs in engine/watchdog.cc).
+// How long part 2 continues after another rank of this machine has reported a failure. Both ranks may be waiting for
+// the same third rank. Part 2 detects that within 2 s (kLostNs in engine/watchdog.cc), and then names the third rank.
 constexpr std::int64_t kCauseNs = 3'000'000'000;
 
 enum Part : std::size_t { kScatter, kReduce, kGather };
@@ -48,7 +47,7 @@ Error whole_error(Error error, const std::vector<std::uint32_t>& ranks, std::str
     error.message = fmt::format("all_reduce on several machines, {}: {}", part, error.message);
     if (error.rank < 0 || static_cast<std::size_t>(error.rank) >= ranks.size()) return;
     const std::uint32_t here = ranks[static_cast<std::size_t>(error.rank)];
-    error.message += fmt::format(" (rank {} of this part is rank {} here)", error.rank, here);
+    error.message += fmt::format(" (rank {} of this group is rank {} of the communicator)", error.rank, here);
   });
   return in_ranks_of(std::move(error), ranks);
 }
@@ -161,7 +160,8 @@ Error AcrossMachines::of_part(Error error, std::size_t part) const {
 std::optional<Error> AcrossMachines::find_failure(std::int64_t& failed_since_ns) {
   const std::shared_ptr<DeviceExecutor> executor = machine_->devices().executor();
   auto reported = executor == nullptr ? std::nullopt : executor->reported_failure();
-  // A kernel that was aborted does not know why. But it has left no result, so part 2 must not begin.
+  // A kernel that was aborted reports no cause, so look for a failed rank first. It has left no result, so part 2 must
+  // not begin.
   const bool aborted = reported && reported->code == ErrorCode::kAborted;
   if (reported && !aborted) return reported;
   if (auto broken = machine_->engine().broken()) return broken;
@@ -169,9 +169,9 @@ std::optional<Error> AcrossMachines::find_failure(std::int64_t& failed_since_ns)
   return reported;
 }
 
-// Whether a rank of this machine has ended or failed. Part 3 would fail, but it begins only after part 2, which need
-// not wait for that rank. No rank ends part 3 without the share of this rank, so a rank that is gone has not.
-// `cause_ns`: how long a rank that has failed is not reported, because its error may have a cause that comes to light.
+// Returns an error if another rank of this machine has ended, left or failed. Part 2 does not exchange data with that
+// rank, so only this check finds it. It cannot have completed the call, because part 3 needs the share of this rank.
+// `cause_ns`: a rank that has failed is reported only after this time.
 std::optional<Error> AcrossMachines::find_gone_rank(std::int64_t& failed_since_ns, std::int64_t cause_ns) const {
   Transport& transport = *machine_->environment().transport;
   if (transport.name() != "shm") return std::nullopt;  // only this transport's status may be read by any thread
@@ -313,7 +313,7 @@ void AcrossMachines::fail(Error error) noexcept {
 }
 
 // Does the work of fail(). Hold the mutex of shared_. The inner communicators get the error without its rank, because
-// their ranks have other numbers. The LaunchGroup is not told: its mutex may be held by a thread that waits for the
+// their ranks have other numbers. The LaunchGroup is not notified: its mutex may be held by a thread that waits for the
 // stream. Its kernels see the abort flag.
 void AcrossMachines::end(Error error) noexcept {
   error.scope = std::max(error.scope, ErrorScope::kCommunicator);
@@ -455,7 +455,8 @@ class AcrossMaker {
     return of_a_round ? error : in_ranks_of(std::move(error), ranks);
   }
 
-  // Whether another rank of this process, of whatever machine, has the same GPU: the parts would then wait for it.
+  // Whether another rank of this process has the same GPU: the parts would then wait for it. It can be a rank of
+  // another machine, because node ids can divide one machine into several.
   bool shares_device() const { return outer_.process_ranks->share_device(); }
 
   // A round of all ranks. Returns whether all of them are able to go on.
@@ -463,7 +464,7 @@ class AcrossMaker {
     Result<std::string> contribution = std::string(able.ok() && *able ? kAble : kUnable);
     if (!able) {
       Error error = able.error();
-      // The fault is another rank's, which reports it, too. See gather_or_fail().
+      // The error is about another rank, which also reports it. See gather_or_fail().
       if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(outer_.rank)) error.code = ErrorCode::kPeerLost;
       contribution = std::move(error);
     }

@@ -12,7 +12,9 @@
 // of the host, and the host not at those of the GPUs, so the object connects them: part 2 does not start if part 1
 // has failed, and if part 2 fails, part 3 sends nothing. The failure of one part ends all three communicators.
 //
-// Threads: as for DeviceSide, to which the object belongs. It owns no threads.
+// Threads: as for DeviceSide, to which the object belongs. In addition, the thread that drives the rail's engine and
+// callbacks of streams call it through the guard of part 2, under the mutex of AcrossShared. No code under this mutex
+// may lock what a thread holds while it puts work into a stream. The object owns no threads.
 #pragma once
 
 #include <array>
@@ -110,8 +112,8 @@ class AcrossMachines {
   // nor for threads that put work into streams.
   void fail(Error error) noexcept;
   void abort();
-  // Waits until all submitted calls have ended, and then refuses further ones. Without a time limit as long as a stream
-  // has not come to part 2 of a call; then as DeviceExecutor::finish().
+  // Waits until all submitted calls have ended, and then refuses further ones. There is no time limit while a stream
+  // has not yet come to part 2 of a call. After that, the limit of DeviceExecutor::finish() applies.
   Status finish();
   Status drain();  // waits for the calls of this rank's GPU: DeviceExecutor::finish()
   // As the functions of DeviceSide, for the GPU memory of the ranks of this machine. Errors name ranks of the outer
@@ -139,7 +141,7 @@ class AcrossMachines {
 
 // The largest number of set-up rounds that make_across_machines() takes if needs_across_rounds() is true. It takes
 // fewer if it fails or returns null. If needs_across_rounds() is false, it takes none.
-inline constexpr int kAcrossRounds = 2 + 4 + 1 + 2 + 1;
+inline constexpr int kAcrossRounds = 2 + 4 + 1 + 2 + 1;  // environment, GPUs, agreement; environment, agreement
 // Whether the job has ranks with GPUs, and several machines. The same on all ranks.
 bool needs_across_rounds(const JobContext& job_context);
 

@@ -290,7 +290,7 @@ Status DeviceSide::resume() {
   std::memcpy(&id, ids->front().data(), sizeof(id));
   auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
                                          environment_, parent_round_);
-  // If the GPUs cannot carry out the calls, what has been made for that was freed again.
+  // In both cases, memory that was allocated above has been freed again.
   if (!resources || *resources == nullptr) static_cast<void>(wait_until_freed());
   if (!resources) return with_call_scope(std::move(resources).error());
   replace(make_executor(std::move(*resources)), false);
@@ -302,7 +302,7 @@ Status DeviceSide::agree_on(const Status& step) {
   Result<std::string> result = std::string();
   if (!step.ok()) {
     Error error = step.error();
-    // The fault is another rank's, which reports it, too. See gather_or_fail().
+    // The error is about another rank, which also reports it. See gather_or_fail().
     if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(membership_.rank)) error.code = ErrorCode::kPeerLost;
     result = std::move(error);
   }

@@ -32,9 +32,10 @@ namespace tutti::detail {
 class DeviceSide {
  public:
   // `membership` and `environment` must outlive this object. The engine and `submission_mutex` must exist during each
-  // call of the functions below, but not when this object is made or destroyed. `resources`: null if not all ranks have
-  // GPUs of one machine that carry out calls. `across`: null unless GPUs of several machines do. If both are null, the
-  // host carries out all calls. `parent_round`: a set-up round in which all ranks of the communicator take part.
+  // call of the functions below, but not when this object is made or destroyed. `resources`: not null if GPUs of one
+  // machine carry out whole calls. `across`: not null if GPUs of several machines carry out parts of calls. If both are
+  // null, the host carries out all calls. `parent_round`: a set-up round in which all ranks of the communicator take
+  // part.
   DeviceSide(const Membership& membership, const Environment& environment, Engine& engine, std::mutex& submission_mutex,
              std::unique_ptr<DeviceResources> resources, std::unique_ptr<AcrossMachines> across, Gather parent_round);
 
@@ -79,7 +80,8 @@ class DeviceSide {
 
   // The error after which the GPUs cannot carry out calls any more; nothing if there is none. Asks the driver, too.
   std::optional<Error> failure();
-  // Call it if this rank cannot take part any more, or for abort(): ends the calls on the GPUs.
+  // fail(): call it if this rank cannot take part any more. abort(): for Communicator::abort(). Both end the calls on
+  // the GPUs.
   void fail(const Error& error) noexcept;
   void abort();
   // Waits until the submitted calls have ended. Errors: see DeviceExecutor::finish().

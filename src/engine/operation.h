@@ -17,13 +17,14 @@
 
 namespace tutti {
 
-// Connects an operation with the rest of a larger call, which another communicator carries out. Only the engine's
-// driver calls it.
+// Connects an operation with the rest of a larger call, which another communicator carries out. The thread that drives
+// the engine calls it, and callbacks of streams, which must not wait for a thread that puts work into a stream.
 class OperationGuard {
  public:
   virtual ~OperationGuard() = default;
   // Called before the operation starts, and from time to time while it runs. Returns an error if another part of the
-  // call has failed. The operation then ends with this error, and the communicator is broken.
+  // call has failed. The operation then ends with an error that names this rank and contains the text of the returned
+  // one, and the communicator is broken.
   virtual std::optional<Error> find_failure() = 0;
   // Called when the operation has ended with an error, before its stream continues.
   virtual void failed(const Error& error) noexcept = 0;
@@ -47,7 +48,7 @@ struct Operation {
   std::unique_ptr<Exchange> exchange;  // set at the start of an exchange; null for a collective
   bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
-  std::shared_ptr<OperationGuard> guard;            // may be null; shared by the parts of the call
+  std::shared_ptr<OperationGuard> guard;            // may be null; shared by segments and replays
   // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a DeviceCall or,
   // if the host helps between machines, an AcrossCall (communicator/across_machines.h).
   bool on_device = false;

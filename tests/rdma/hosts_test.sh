@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# hosts_test.sh TUTTI verbs|ucx [FAKE_GPUS...]: runs a hierarchical all-reduce across hosts and checks the result. Runs
-# as every rank of two guests of scripts/rdma-vm. FAKE_GPUS is a command that gives `tutti perf` fake GPUs; the GPUs
-# then reduce within each host. Exit status 0 means that the result was right and the requested transport was used.
+# hosts_test.sh TUTTI verbs|ucx [FAKE_GPUS...]: runs an all-reduce across hosts and checks the result. Runs as every
+# rank of two guests of scripts/rdma-vm. Without FAKE_GPUS the algorithm is hierarchical. FAKE_GPUS is a command that
+# gives `tutti perf` fake GPUs; the GPUs then reduce within each host, and no algorithm may be named.
+# Exit status 0 means that the result was right and the requested transport was used.
 set -euo pipefail
 tutti=$1 transport=$2
 shift 2
@@ -22,6 +23,7 @@ if [ $# -gt 0 ]; then perf=("$@" "$tutti" perf all_reduce --memory cuda -b 256K 
 if [ "$RANK" = 0 ]; then
   cat "$text"
   grep -q "4 ranks .* $expected transport.* 2 nodes" "$text" || { echo "hosts_test: not over $expected" && exit 1; }
-  grep -q 'Out of bounds values : 0 OK' "$text"
-  [ $# = 0 ] || grep -q '^# Calls on device memory were carried out by the GPUs$' "$text"
+  grep -q 'Out of bounds values : 0 OK' "$text" || { echo 'hosts_test: wrong results' && exit 1; }
+  [ $# = 0 ] || grep -q '^# Calls on device memory were carried out by the GPUs$' "$text" ||
+    { echo 'hosts_test: not by the GPUs' && exit 1; }
 fi

@@ -104,11 +104,12 @@ class SimSend final : public SendConnection {
     if (end_.environment.dead(end_.rank)) return;
     TUTTI_ASSERT(ready());
     ++end_.wire.sent;
-    // The receiver may have revoked its output during the step. The sender has then confirmed that already, so this
-    // message must not be written there. (The transports of networks see a revocation only between two messages.)
+    // During step() the receiver may revoke the output to which this message was going to be written. This side has
+    // then already confirmed the revocation, so the message must use a slot. Network transports process revocations
+    // only between messages, so this cannot happen there.
     const auto landing = std::exchange(landing_, std::nullopt);
-    const bool aimed = landing && landing->first.number == end_.wire.received_advert.number;
-    if (aimed && packet.carrier != Carrier::kDelivered)
+    const bool still_advertised = landing && landing->first.number == end_.wire.received_advert.number;
+    if (still_advertised && packet.carrier != Carrier::kDelivered)
       return write(std::move(packet), landing->first, landing->second);
     end_.after_latency(end_.wire.last_arrival_ns,
                        [wire = &end_.wire, packet = std::move(packet)] { wire->arrived.push_back(packet); });

@@ -9,7 +9,8 @@
 
 namespace tutti::detail {
 
-// Returns the number of calls of this rank on this communicator that were submitted to its GPU so far. A captured call
+// Returns the number of calls of this rank on this communicator that were submitted to its GPU so far, as a whole or in
+// parts. A captured call
 // counts once, however often it is replayed.
 std::uint64_t calls_on_device(const Communicator& communicator);
 

@@ -65,7 +65,7 @@ class DeviceExecutor {
   // functions that were registered with on_failure(), unless the peers detect this failure by themselves.
   void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
   // The next two functions lock nothing, so they may be called while another thread waits for space in a stream.
-  // Makes kernels of this rank that wait end, and calls with Call::checks_abort that begin later.
+  // Ends kernels of this rank that are waiting. Later calls with Call::checks_abort fail at once.
   void set_abort_flag() noexcept;
   // The failure that a kernel of this rank has reported; nothing if there is none.
   std::optional<Error> reported_failure() const;

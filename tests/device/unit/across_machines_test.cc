@@ -54,8 +54,8 @@ TEST(AcrossMachines, ALongCallRunsInPartsOnTheGpus) {
   }
 }
 
-// The shares of a call of 40 MB are so long that the host copies and sends them in segments.
-TEST(AcrossMachines, SharesCanHaveSegments) {
+// Each share of 10 MB is longer than a segment.
+TEST(AcrossMachines, ALongShareGivesTheRightSum) {
   Communicators all = ranks_on_machines(4, 2);
   on_every_rank(all, [](Communicator& rank) { expect_sum(rank, 5'000'001); });
 }
@@ -220,7 +220,7 @@ TEST(AcrossMachines, AGraphCanBeReplayed) {
   Communicators all = ranks_on_machines(4, 2);
   on_every_rank(all, [](Communicator& rank) {
     const RankBuffer buffer(rank);
-    buffer.gpu.put(buffer.memory, Bytes(kLong * sizeof(std::int32_t)));  // no rank adds anything but ...
+    buffer.gpu.put(buffer.memory, Bytes(kLong * sizeof(std::int32_t)));  // a call during the capture would leave zeros
     const test::CapturedGraph graph(driver(), buffer.gpu.stream(), [&] {
       EXPECT_EQ(error_of(rank.run(buffer.call(), buffer.gpu.options())), "");
       EXPECT_EQ(error_of(rank.run(buffer.call(), buffer.gpu.options())), "");
@@ -347,8 +347,8 @@ TEST(AcrossMachines, AnAbortEndsTheCallsOfAllRanks) {
   });
 }
 
-// Rank 1 calls abort() between two replays. No rank of the second replay may believe in a wrong sum. Kernels in a graph
-// notice the abort of another rank only at the timeout.
+// Rank 1 calls abort() between two replays. No rank of the second replay may report success with a wrong sum. Kernels
+// in a graph notice the abort of another rank only at the timeout.
 TEST(AcrossMachines, AnAbortBetweenReplaysIsReported) {
   CommunicatorOptions options;
   options.timeout = test::scaled(std::chrono::milliseconds(1500));
