@@ -4,14 +4,19 @@
 //   --seeds A..B        runs a range of seeds; runs every 16th twice, to check that a seed replays exactly
 //   --every-step A..B   takes only the calls of these seeds; kills a rank before each of its steps, and then stops it
 //                       forever before each of its steps
+//   --most-steps N      with --every-step: only about N steps of each seed, at equal distances
 //   --survivors         the ranks of these scenarios continue after their calls: they agree and shrink, some in the
 //                       uniform mode, and another rank dies or stops during that
 //   --verbose           prints the description of every run
 //
 // Exit status 1 if an invariant was broken. The output then shows how to repeat the run.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -44,6 +49,7 @@ struct Options {
   std::uint64_t first = 1;
   std::uint64_t last = 0;  // 0: not given
   bool every_step = false;
+  std::uint64_t most_steps = UINT64_MAX;  // of each seed, with every_step
   EndingMode ends = EndingMode::kAfterCalls;
   bool verbose = false;
 };
@@ -118,8 +124,11 @@ class Runner {
   }
 
   void every_step(const Scenario& calm, const Extent& extent) {
+    std::uint64_t all = 0;
+    for (const std::uint64_t steps : extent.steps) all += steps;
+    const std::uint64_t distance = std::max<std::uint64_t>(1, all / options_.most_steps);
     for (std::uint32_t rank = 0; rank < calm.sim.ranks; ++rank) {
-      for (std::uint64_t step = 1; step <= extent.steps[rank]; ++step) {
+      for (std::uint64_t step = 1 + rank % distance; step <= extent.steps[rank]; step += distance) {
         for (const SimFaultKind kind : {SimFaultKind::kKill, SimFaultKind::kStop}) {
           if (counts_.failures >= kMostFailures) return;
           Scenario scenario = calm;
@@ -135,15 +144,16 @@ class Runner {
   Counts counts_;
 };
 
+bool read_number(std::string_view digits, std::uint64_t& value) {
+  const char* const end = digits.data() + digits.size();
+  const auto [stopped, error] = std::from_chars(digits.data(), end, value);
+  return error == std::errc() && stopped == end && value > 0;
+}
+
 bool read_range(std::string_view text, Options& options) {
-  const auto number = [](std::string_view digits, std::uint64_t& value) {
-    const char* const end = digits.data() + digits.size();
-    const auto [stopped, error] = std::from_chars(digits.data(), end, value);
-    return error == std::errc() && stopped == end && value > 0;
-  };
   const std::size_t dots = text.find("..");
-  if (dots == std::string_view::npos) return number(text, options.first) && number(text, options.last);
-  return number(text.substr(0, dots), options.first) && number(text.substr(dots + 2), options.last) &&
+  if (dots == std::string_view::npos) return read_number(text, options.first) && read_number(text, options.last);
+  return read_number(text.substr(0, dots), options.first) && read_number(text.substr(dots + 2), options.last) &&
          options.first <= options.last;
 }
 
@@ -156,11 +166,13 @@ std::optional<Options> read_options(int count, char** words) {
       options.ends = EndingMode::kWithSurvivors;
     } else if (word == "--verbose") {
       options.verbose = true;
+    } else if (word == "--most-steps" && i + 1 < count && read_number(words[i + 1], options.most_steps)) {
+      ++i;
     } else if (takes_seeds && i + 1 < count && read_range(words[++i], options)) {
       options.verbose |= word == "--seed";
       options.every_step |= word == "--every-step";
     } else {
-      fmt::print(stderr, "fault_seeds: {} is no option, or lacks a seed from 1 or a range A..B\n", word);
+      fmt::print(stderr, "fault_seeds: {} is no option, or lacks a number from 1 or a range A..B\n", word);
       return std::nullopt;
     }
   }
@@ -172,9 +184,31 @@ std::optional<Options> read_options(int count, char** words) {
 }  // namespace
 }  // namespace tutti::faults
 
+// Binds the program to one core that no other process of this program has, if there is one. Only one rank runs at a
+// time, and a turn that passes between threads of one core takes less than half of the processor time.
+static void take_one_core() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed)) continue;
+    const std::string path = fmt::format("{}/tutti-fault-seeds.{}.{}", P_tmpdir, getuid(), core);
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0) return;
+    if (flock(file, LOCK_EX | LOCK_NB) == 0) {  // until the process ends
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(core, &one);
+      static_cast<void>(sched_setaffinity(0, sizeof(one), &one));
+      return;
+    }
+    close(file);
+  }
+}
+
 int main(int count, char** words) {
   const auto options = tutti::faults::read_options(count, words);
   if (!options) return 2;
+  take_one_core();
   std::signal(SIGALRM, tutti::faults::too_long);
   const tutti::faults::Counts counts = tutti::faults::Runner(*options).run();
   fmt::print("{} runs, {} failed; calls: {} right, {} ended in an error, {} of these without a culprit\n", counts.runs,

@@ -199,9 +199,8 @@ void SimEnvironment::step(std::uint32_t rank) {
   if (own.dead) return;
   if (own.slow_until_ns > now_ns_) own.stopped_until_ns = std::max(own.stopped_until_ns, now_ns_ + own.slow_ns);
   if (own.stopped_until_ns <= now_ns_) return;
-  std::unique_lock lock(mutex_);
   pass_turn();
-  wait_for_turn(lock, rank);
+  wait_for_turn(rank);
 }
 
 void SimEnvironment::stop(std::uint32_t rank, std::int64_t lasts_ns) {
@@ -213,22 +212,18 @@ void SimEnvironment::pause(std::uint32_t rank, std::int64_t max_sleep_ns) {
   step(rank);
   Rank& own = ranks_[rank];
   if (!own.dead) {
-    std::unique_lock lock(mutex_);
     own.state = State::kPaused;
     own.wake_at_ns = now_ns_ + std::max<std::int64_t>(max_sleep_ns, 1);
     pass_turn();
-    wait_for_turn(lock, rank);
+    wait_for_turn(rank);
     return;
   }
   own.ghost_ns += std::max<std::int64_t>(max_sleep_ns, 1'000'000);
   TUTTI_ASSERT(++own.ghost_pauses < kMostGhostPauses, "seed {}: the code of rank {} never ends", options_.seed, rank);
 }
 
-// Waits until `rank` has the turn and is ready.
-void SimEnvironment::wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank) {
-  Rank& own = ranks_[rank];
-  own.turn_changed.wait(lock, [&] { return turn_ == rank && own.state == State::kReady; });
-}
+// Waits until pass_turn() gives the turn to `rank`.
+void SimEnvironment::wait_for_turn(std::uint32_t rank) { ranks_[rank].turn.acquire(); }
 
 // Advances the clock to the next event, which then happens, or to `next_wake_ns`, whichever is earlier. Wakes the ranks
 // whose sleep ends. `next_wake_ns`: the time at which the first rank can run again; kForeverNs: never. Returns false if
@@ -282,23 +277,18 @@ void SimEnvironment::pass_turn() {
       advance_time(next_wake_ns);
     }
   }
-  turn_ = ready[draw(ready.size())];
-  ranks_[turn_].turn_changed.notify_all();
+  ranks_[ready[draw(ready.size())]].turn.release();
 }
 
 void SimEnvironment::run(const std::function<void(std::uint32_t rank)>& body) {
   ThreadGroup threads;
-  turn_ = static_cast<std::uint32_t>(draw(ranks_.size()));
+  ranks_[draw(ranks_.size())].turn.release();
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     threads.add([this, rank, &body] {
       current_environment = this;
       current_environment_rank = rank;
-      {
-        std::unique_lock lock(mutex_);
-        wait_for_turn(lock, rank);
-      }
+      wait_for_turn(rank);
       body(rank);
-      std::unique_lock lock(mutex_);
       ranks_[rank].state = State::kEnded;
       wake_all();  // the last action of this rank may be the one for which the others wait
       pass_turn();

@@ -17,15 +17,14 @@
 // state of the network is in SimEnvironment::Network.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
+#include <semaphore>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,13 +148,13 @@ class SimEnvironment {
     std::uint64_t steps = 0;
     std::vector<std::int64_t> noticed_ns;    // when each rank detects this rank's death; indexed by the observing rank
     std::vector<std::int64_t> cut_until_ns;  // until when data of this rank is held back (kCut); indexed by receiver
-    std::condition_variable turn_changed;
+    std::binary_semaphore turn{0};           // released when this rank gets the turn
   };
 
   std::int64_t now_ns(std::uint32_t rank) const;
   void happen(const SimFault& fault);
   void pass_turn();
-  void wait_for_turn(std::unique_lock<std::mutex>& lock, std::uint32_t rank);
+  void wait_for_turn(std::uint32_t rank);
   bool advance_time(std::int64_t next_wake_ns);
   void kill_remaining();
 
@@ -172,9 +171,7 @@ class SimEnvironment {
   std::function<void(std::uint32_t, std::uint32_t)> reset_;
   std::unique_ptr<Network> network_;
 
-  // Used to pass the turn. During run(), only the rank that has the turn may use the members above and `ranks_`.
-  std::mutex mutex_;
-  std::uint32_t turn_ = 0;
+  // During run(), only the rank that has the turn may use the members above and below.
   std::deque<Rank> ranks_;
 };
 
