@@ -19,13 +19,13 @@ std::string rank_list(const std::vector<std::uint32_t>& ranks) {
 
 namespace {
 
-// The ranks that a warning about a long wait names. If this rank waits for no other rank, its own data is on its way.
+// For a warning about a long wait. If this rank waits for no other rank, its own data is on its way.
 std::string late_ranks(const std::vector<std::uint32_t>& ranks) {
   return ranks.empty() ? "its own data to leave" : rank_list(ranks);
 }
 
 bool contains(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  return std::ranges::count(ranks, rank) > 0;
 }
 
 Diagnosis diagnosis(ErrorCode code, ErrorScope scope, std::int32_t culprit, std::string message,
@@ -73,8 +73,7 @@ std::string_view shortage(CallArgument lacked) {
   }
 }
 
-// The remedy for a mismatch. `argument`: the one that differs. `callers_plan`: some rank uses a plan that its
-// caller passed to use_plan().
+// The remedy for a mismatch of `argument`. `callers_plan`: some rank uses a plan that was passed to use_plan().
 std::string_view advice(CallArgument argument, bool callers_plan) {
   const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
   return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
@@ -131,8 +130,7 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
         failure.argument);
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
-  // `peer` failed because abort() was called on it
-  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;
+  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // abort() was called on `peer`
   std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                  failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
   // On `peer`, bad_message() made this error, because memory of the culprit could not be read or written. Repeat
@@ -352,8 +350,17 @@ FailureAnalyzer::FurthestBehind FailureAnalyzer::furthest_behind(const std::vect
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) { return contains(waited, peer); };
+  // Without shared memory, a rank that waits in a call reports it soon. So if this rank waits for a single one that has
+  // reported nothing, that is the cause. Other ranks may be silent because they have finished without waiting.
+  std::vector<std::uint32_t> silent = waited;
+  std::erase_if(silent, [&](std::uint32_t peer) {
+    const PeerStatus status = transport_.peer_status(peer);
+    const bool has_reported = status.reported != 0 && status.reported >= status.entered;
+    return peer == rank_ || !status.is_sent || has_reported || status.left >= call.tag.sequence;
+  });
+  const std::int32_t cause = silent.size() == 1 ? static_cast<std::int32_t>(silent.front()) : -1;
   for (const auto* parted : {&peers.ended, &peers.cut}) {
-    const auto found = std::find_if(parted->begin(), parted->end(), is_waited);
+    const auto found = std::ranges::find_if(*parted, is_waited);
     if (found != parted->end()) return static_cast<std::int32_t>(*found);
   }
   if (peers.absent.empty()) {
@@ -362,10 +369,13 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
     // arrive. With shared memory nothing can be lost in between, so the rank is named.
     const auto sent = std::find_if(peers.finished.begin(), peers.finished.end(), is_waited);
     if (sent != peers.finished.end()) return transport_.shares_memory() ? static_cast<std::int32_t>(*sent) : -1;
-    return peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : -1;
+    return cause < 0 && peers.inside.size() == 1 ? static_cast<std::int32_t>(peers.inside.front()) : cause;
   }
   auto [last, inside_a_call] = furthest_behind(peers.absent);
-  if (last.size() == 1) return static_cast<std::int32_t>(last.front());
+  if (last.size() == 1) {
+    const bool is_sure = is_waited(last.front()) || !transport_.peer_status(last.front()).is_sent;
+    return is_sure || cause < 0 ? static_cast<std::int32_t>(last.front()) : cause;
+  }
   if (inside_a_call) return -1;
   if (transport_.shares_memory()) return static_cast<std::int32_t>(last.front());
   // Several ranks are missing in the first call. They may all still be in set-up, for example because the process that
@@ -377,9 +387,8 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   return last.size() == 1 ? static_cast<std::int32_t>(last.front()) : -1;
 }
 
-// Lists the peers that have not entered the call, have entered it, have finished it, or whose process or connection has
-// ended. Then names the events for which this rank waits. For example "not entered by rank 1; this rank (0) waits at
-// ...".
+// Lists the peers by their progress in the call. Then names the events for which this rank waits. For example
+// "not entered by rank 1; this rank (0) waits at ...".
 std::string FailureAnalyzer::describe_wait(const PeerProgress& peers, CollectiveTask& running,
                                            std::string_view hint) const {
   const auto& [absent, inside, finished, ended, cut] = peers;

@@ -6,6 +6,7 @@
 
 #include "executor/mailbox_board.h"
 #include "tests/transports/shm_ranks.h"
+#include "tests/transports/tcp_support.h"
 
 namespace tutti {
 namespace {
@@ -48,6 +49,54 @@ TEST(FailureAnalyzer, DataOfAFinishedPeerThatDoesNotArriveMeansABrokenConnection
                                       "rank 1 and rank 0 is broken"),
             std::string::npos)
       << found->error.message;
+}
+
+// A collective that waits for data of rank 1.
+struct WaitsForRank1 final : CollectiveTask {
+  void start(const Call& /*call*/) override {}
+  WindowRef offered(const Call& /*call*/) const override { return {}; }
+  bool progress() override { return false; }
+  bool done() override { return false; }
+  const std::optional<BadMessage>& bad_message() const override { return none; }
+  std::string waits_for() override { return "a message from rank 1"; }
+  std::vector<std::uint32_t> waits_for_ranks() override { return {1}; }
+
+  std::optional<BadMessage> none;
+};
+
+// Three ranks over TCP make call 2. Rank 1 has sent a message of call 2 to rank 0, and rank 2 one of call 1. Then
+// rank 2 has finished call 2 without waiting. So it has reported nothing, and rank 0 does not know it. Returns the rank
+// that rank 0 names when it has waited for rank 1 for too long. `rank_1_waits`: rank 1 waits in call 2, too, so it is
+// not the cause.
+std::int32_t rank_that_is_named(bool rank_1_waits) {
+  tcp_test::TestJob job(3);
+  for (const std::uint32_t peer : {1U, 2U}) {
+    const CallTag tag = tcp_test::call(3 - peer);
+    const auto send = job.send(peer, 0);
+    const auto receive = job.receive(peer, 0);
+    job.ranks[peer]->enter_call(tag, {});
+    send->send_from(nullptr, 0, tag);
+    EXPECT_TRUE(tcp_test::eventually([&] {
+      job.ranks[peer]->flush();
+      return receive->arrival(tag) == Arrival::kMessage;
+    }));
+  }
+  Call waiting;
+  waiting.tag = tcp_test::call(2);
+  job.ranks[0]->enter_call(waiting.tag, {});
+  if (rank_1_waits) {
+    EXPECT_TRUE(tcp_test::eventually([&] {
+      job.ranks[1]->pump();
+      return job.ranks[0]->peer_status(1).reported == 2;
+    }));
+  }
+  WaitsForRank1 task;
+  return FailureAnalyzer(0, 3, *job.ranks[0]).timed_out(waiting, 100, task).error.rank;
+}
+
+TEST(FailureAnalyzer, ARankThatSaysNothingIsNamedBeforeOneOfWhichNothingIsKnown) {
+  EXPECT_EQ(rank_that_is_named(false), 1);
+  EXPECT_EQ(rank_that_is_named(true), 2) << "rank 1 waits itself, so rank 2 is the one that has not come";
 }
 
 // claim(1) records rank 0 as the claimer of part 1. If the recorded claimer is not a rank, claimer() falls back to

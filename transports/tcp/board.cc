@@ -330,6 +330,7 @@ bool PeerBoard::take(const FrameHeader& header, const StateRecord& record) {
   if (!sound) return false;
   if (header.tag.sequence != 0) note_call(header.tag);
   note_progress(record.entered, record.left);
+  status_.reported = std::max(status_.reported, record.entered);
   const auto life = static_cast<PeerLife>(record.life);
   if (life == PeerLife::kAborted) status_.life = life;
   if (life == PeerLife::kLeft) set_left();

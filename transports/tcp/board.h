@@ -147,7 +147,7 @@ class PeerBoard {
   TcpStream socket_;
   std::array<std::byte, 16 * kFrameBytes> bytes_{};
   std::size_t have_ = 0;
-  PeerStatus status_;
+  PeerStatus status_{.is_sent = true};
   std::array<CallTag, kCalls> calls_{};        // indexed by sequence number modulo the array size
   std::array<Failure, kFailures> failures_{};  // indexed by sequence number modulo the array size
 };
