@@ -70,6 +70,7 @@ def _load() -> Any:
         import tutti.torch  # noqa: F401
     if os.environ["SUITE_WAY"] == "as-gloo":
         _put_in_gloos_place()
+    import torch.multiprocessing
     from torch.testing._internal import common_distributed
     from torch.testing._internal.distributed import distributed_test
 
@@ -81,9 +82,9 @@ def _load() -> Any:
     class TestDistBackendWithSpawn(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
-            self._spawn_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
-    TestDistBackendWithSpawn.__qualname__ = "TestDistBackendWithSpawn"  # the started processes look for it in this file
+    TestDistBackendWithSpawn.__qualname__ = "TestDistBackendWithSpawn"
 
     return TestDistBackendWithSpawn
 
