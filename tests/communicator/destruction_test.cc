@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -27,11 +28,12 @@ int in_process(const std::function<int()>& body) {
 int destroy_without_memory(const JobConfiguration& world, std::int64_t first_failure, bool lasting) {
   alarm(static_cast<unsigned>(patience() / std::chrono::seconds(1)));
   Communicators ranks = make_configured_ranks(world, 2);
-  bool good = true;
+  std::atomic<bool> good = true;
   std::vector<float> values(2000, 1);
   on_every_rank(ranks, [&](Communicator& rank) {
     std::vector<float> total(values.size());
-    good &= rank.all_reduce(values.data(), total.data(), values.size(), DataType::kFloat32, ReduceOp::kSum, {}).ok();
+    if (!rank.all_reduce(values.data(), total.data(), values.size(), DataType::kFloat32, ReduceOp::kSum, {}).ok())
+      good = false;
   });
   if (!good) return kNoRanks;
   failing_allocations::set_lasting(lasting);

@@ -318,9 +318,6 @@ TEST(Group, TooLargeForTheQueueIsRefusedWhole) {
 
 // The peer has not seen the send that failed, so the next send uses the same sequence number.
 TEST(Descriptors, ThatRunOutCostOneSendOnly) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer needs descriptors of its own";
-#endif
   Communicators ranks = make_configured_ranks(kConfigurations[1], 2);
   int word = 5;
   rlimit limit{};

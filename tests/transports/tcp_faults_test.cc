@@ -397,9 +397,6 @@ TEST(TcpEndpoint, AddressesOfPeersAreChecked) {
 }
 
 TEST(TcpEndpoint, SaysWhenDescriptorsRunOut) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer's check of types needs descriptors itself";
-#endif
   TestJob job;
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -421,9 +418,6 @@ TEST(TcpEndpoint, SaysWhenDescriptorsRunOut) {
 
 // The connection that carries the abort is opened as soon as descriptors are free again.
 TEST(TcpFaults, WithoutDescriptorsAnAbortIsToldLater) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer's check of types needs descriptors itself";
-#endif
   TestJob job;
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -375,7 +375,7 @@ TEST(RecordingFolders, AreOfTheUserAndHonourTmpdir) {
 
 TEST(RecordingFolders, OfTwoNamesAreReadOnce) {
   const Folder folder;
-  recorder_in(folder).release();  // NOLINT(bugprone-unused-return-value): it stays as of a living process
+  const std::unique_ptr<Recorder> recorder = recorder_in(folder);  // it removes its file at the end
   const std::string link = folder.path() + "/link";
   std::filesystem::create_directory_symlink(folder.path(), link);
   std::vector<std::string> troubles;
@@ -390,7 +390,7 @@ TEST(Recording, WhatIsNoneIsToldSo) {
   EXPECT_NE(read.error().message.find("too short"), std::string::npos);
   EXPECT_FALSE(read_recording(folder.path()).ok()) << "a folder is not a recording";
   EXPECT_FALSE(read_recording(folder.path() + "/none").ok());
-  recorder_in(folder).release();  // NOLINT(bugprone-unused-return-value): it stays as of a living process
+  const std::unique_ptr<Recorder> recorder = recorder_in(folder);  // it removes its file at the end
   std::vector<std::string> troubles;
   EXPECT_EQ(read_recordings({folder.path(), "/nonexistent"}, troubles).size(), 1U);
   EXPECT_EQ(troubles.size(), 1U);
