@@ -75,7 +75,7 @@ part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
 one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^(Fault|Survivor)Seeds\.'
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
-# tests/device/unit runs the same code with threads.
+# tests/device/unit and tests/device/calls run the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
 part_tsan_calls() {
   local folder

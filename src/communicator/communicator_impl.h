@@ -17,7 +17,7 @@
 
 #include "communicator/agree.h"
 #include "communicator/child_factory.h"
-#include "communicator/device_side.h"
+#include "communicator/devices/device_side.h"
 #include "communicator/membership.h"
 #include "communicator/open_groups.h"
 #include "communicator/operation_builder.h"

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <optional>
 
-#include "communicator/device_side.h"
+#include "communicator/devices/device_side.h"
 #include "communicator/membership.h"
 #include "communicator/plan_table.h"
 #include "device/staged/host_staging.h"

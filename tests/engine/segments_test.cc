@@ -1,4 +1,4 @@
-// Tests how long calls are split into segments. The execution of the segments is tested in tests/device/unit, over the
+// Tests how long calls are split into segments. The execution of the segments is tested in tests/device/calls, over the
 // fake CUDA driver.
 #include "engine/segments.h"
 

@@ -9,7 +9,7 @@
 #include "cuda/pointer.h"
 #include "nccl.h"
 #include "nccl/ranks.h"
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 
 namespace tutti::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 
 namespace tutti::testing {
 

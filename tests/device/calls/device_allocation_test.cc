@@ -16,7 +16,7 @@
 #include "base/assert.h"
 #include "engine/segments.h"
 #include "support/allocation_sweep.h"
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 
 namespace tutti::testing {
 namespace {

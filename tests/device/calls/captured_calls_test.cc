@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/device/unit/staged.h"
+#include "tests/device/calls/staged.h"
 
 namespace tutti::test {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "device/native/device_calls.h"
-#include "tests/device/unit/jobs_support.h"
-#include "tests/device/unit/machines_support.h"
+#include "tests/device/calls/jobs_support.h"
+#include "tests/device/calls/machines_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

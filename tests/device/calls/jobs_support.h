@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 
 namespace tutti::testing {
 

@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "communicator/across_machines.h"
+#include "communicator/devices/across_machines.h"
 #include "communicator/membership.h"
 #include "communicator/memory.h"
 #include "communicator/plan_table.h"

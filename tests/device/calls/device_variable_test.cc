@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 
 namespace tutti::testing {
 namespace {

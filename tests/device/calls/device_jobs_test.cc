@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

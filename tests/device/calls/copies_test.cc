@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/device/unit/windows_support.h"
+#include "tests/device/calls/windows_support.h"
 
 namespace tutti::testing {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "device/native/device_calls.h"
 #include "kernels/device/call.h"
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 
 namespace tutti::testing {
 namespace {

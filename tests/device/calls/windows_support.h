@@ -14,7 +14,7 @@
 
 #include "kernels/device/call.h"
 #include "kernels/device/program.h"
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 
 namespace tutti::testing {
 

@@ -1,4 +1,4 @@
-#include "communicator/device_side.h"
+#include "communicator/devices/device_side.h"
 
 #include <fmt/format.h>
 #include <sys/random.h>

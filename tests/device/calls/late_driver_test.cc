@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/device/unit/staged.h"
+#include "tests/device/calls/staged.h"
 
 namespace tutti::test {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "base/recording.h"
 #include "engine/segments.h"
-#include "tests/device/unit/staged.h"
+#include "tests/device/calls/staged.h"
 
 namespace tutti::test {
 namespace {

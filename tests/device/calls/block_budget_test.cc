@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

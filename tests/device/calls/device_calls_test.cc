@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 
 namespace tutti::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "device/native/device_calls.h"
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
 #include "tutti/group.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/assert.h"
-#include "tests/device/unit/staged.h"
+#include "tests/device/calls/staged.h"
 
 namespace tutti::test {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cuda/virtual_memory.h"
-#include "tests/device/unit/windows_support.h"
+#include "tests/device/calls/windows_support.h"
 
 namespace tutti::testing {
 namespace {

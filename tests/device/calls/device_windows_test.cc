@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/device/unit/windows_support.h"
+#include "tests/device/calls/windows_support.h"
 
 namespace tutti::testing {
 namespace {

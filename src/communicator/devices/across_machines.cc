@@ -1,4 +1,4 @@
-#include "communicator/across_machines.h"
+#include "communicator/devices/across_machines.h"
 
 #include <fmt/format.h>
 

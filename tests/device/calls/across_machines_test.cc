@@ -13,7 +13,7 @@
 
 #include "device/native/device_calls.h"
 #include "support/failing_allocations.h"
-#include "tests/device/unit/machines_support.h"
+#include "tests/device/calls/machines_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

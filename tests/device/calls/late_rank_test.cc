@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/device/unit/jobs_support.h"
+#include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {

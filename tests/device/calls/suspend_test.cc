@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/device/unit/calls_support.h"
+#include "tests/device/calls/calls_support.h"
 #include "tests/support/patience.h"
 
 namespace tutti::testing {
