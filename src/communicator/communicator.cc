@@ -38,16 +38,19 @@ Segmentation segmentation_of(const Membership& membership, const DeviceResources
 }  // namespace
 
 CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
-                                   std::unique_ptr<DeviceResources> devices, std::unique_ptr<AcrossMachines> across)
+                                   std::unique_ptr<DeviceResources> devices, std::unique_ptr<InnerCommunicators> inner)
     : membership_(std::move(membership)),
       agreements_(membership_, engine_),
       children_(membership_, engine_, timeout, rounds_over(*this)),
       environment_(std::move(environment)),
       connections_(*environment_.transport),
       operations_(membership_, environment_, devices_, engine_, timeout, segmentation_of(membership_, devices.get())),
-      devices_(membership_, environment_, engine_, mutex_, std::move(devices), std::move(across), rounds_over(*this)),
+      devices_(
+          inner == nullptr
+              ? make_local_devices(membership_, environment_, engine_, rounds_over(*this), mutex_, std::move(devices))
+              : make_across_machines(membership_, environment_, engine_, rounds_over(*this), std::move(*inner))),
       engine_(membership_.rank, membership_.ranks, environment_, connections_, operations_.segmentation()) {
-  devices_.connect_to_engine();
+  devices_->connect_to_engine();
   if (membership_.job_context == nullptr || !membership_.job_context->config.uniform || membership_.ranks < 2) return;
   uniform_.emplace(
       membership_.rank, membership_.ranks, timeout,
@@ -57,7 +60,7 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
       });
 }
 
-CommunicatorImpl::~CommunicatorImpl() { devices_.wait_for_empty(); }
+CommunicatorImpl::~CommunicatorImpl() { devices_->wait_for_empty(); }
 
 std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   // The constructor is private, so make_unique cannot be used.
@@ -66,7 +69,7 @@ std::unique_ptr<Communicator> CommunicatorImpl::wrap(std::unique_ptr<Communicato
 
 int communicator_rounds(const JobContext& job_context) {
   return kEnvironmentRounds + (job_context.devices ? kDeviceRounds : 0) +
-         (needs_across_rounds(job_context) ? kAcrossRounds : 0);
+         (needs_inner_rounds(job_context) ? kInnerRounds : 0);
 }
 
 namespace {
@@ -83,10 +86,10 @@ Result<std::unique_ptr<Communicator>> try_to_make(Membership membership, std::ch
   auto devices =
       make_device_resources(job_context, membership.members, membership.rank, membership.id, *environment, among);
   if (!devices) return devices.error();
-  auto across = make_across_machines(membership, *environment, timeout, among);
-  if (!across) return across.error();
+  auto inner = make_inner_communicators(membership, *environment, timeout, among);
+  if (!inner) return inner.error();
   return CommunicatorImpl::wrap(std::make_unique<CommunicatorImpl>(std::move(membership), *std::move(environment),
-                                                                   timeout, *std::move(devices), *std::move(across)));
+                                                                   timeout, *std::move(devices), *std::move(inner)));
 }
 
 }  // namespace
@@ -166,7 +169,7 @@ Result<Work> CommunicatorImpl::start_operation(const Result<std::shared_ptr<Oper
 }
 
 Status CommunicatorImpl::settle(const Operation& operation) {
-  if (operation.on_device) return DeviceSide::settle(operation);
+  if (operation.on_device) return devices_->settle(operation);
   Status status = HostStaging::settle(engine_, operation);
   for (const auto& segment : operation.rest) {
     Status one = HostStaging::settle(engine_, *segment);
@@ -176,10 +179,10 @@ Status CommunicatorImpl::settle(const Operation& operation) {
 }
 
 Status CommunicatorImpl::submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress) {
-  if (operation->on_device) return devices_.submit(*operation);
+  if (operation->on_device) return devices_->submit(*operation);
   const bool on_host = operation->start_condition == nullptr && operation->rest.empty();
   Status submitted = on_host ? engine_.submit(operation, progress) : HostStaging::submit(engine_, operation, progress);
-  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) devices_.fail(submitted.error());
+  if (!submitted.ok() && submitted.error().scope >= ErrorScope::kCommunicator) devices_->fail(submitted.error());
   return submitted;
 }
 
@@ -196,9 +199,9 @@ Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) 
     const bool on_device = bytes <= kMaxBytes && HostStaging::is_device_memory(data, bytes);
     if (!on_device) return register_host_memory(*environment_.transport, data, bytes);
     // there is no executor, so this returns kUnsupported
-    if (!devices_.runs_on_devices()) return devices_.register_memory(data, bytes);
+    if (!devices_->runs_on_devices()) return devices_->register_memory(data, bytes);
     // The other ranks wait in the rounds, so an exception ends the communicator.
-    return guarded([&] { return devices_.register_memory(data, bytes); });
+    return guarded([&] { return devices_->register_memory(data, bytes); });
   };
   auto memory = registered();
   if (!memory) return memory.error();
@@ -210,29 +213,29 @@ Result<Agreement> CommunicatorImpl::agree(const AgreeOptions& options) {
 }
 
 Status CommunicatorImpl::async_status() {
-  if (auto failed = devices_.failure()) return *std::move(failed);
+  if (auto failed = devices_->failure()) return *std::move(failed);
   const std::scoped_lock lock(mutex_);
   auto error = operations_.take_staging_error();
-  if (!error) error = devices_.take_error();
+  if (!error) error = devices_->take_error();
   if (!error) return {};
   if (error->scope == ErrorScope::kProcess) engine_.fail(*error);
   return *std::move(error);
 }
 
 Status CommunicatorImpl::finalize() {
-  Status on_device = devices_.finish();
+  Status on_device = devices_->finish();
   // Finalize the engine even if calls on device memory failed or did not end, because the peers wait for this rank.
   Status on_host = engine_.finalize();
   return on_device.ok() ? on_host : on_device;
 }
 
 void CommunicatorImpl::abort() {
-  devices_.abort();
+  devices_->abort();
   engine_.abort();
 }
 
 void CommunicatorImpl::fail(const Error& error) noexcept {
-  devices_.fail(error);
+  devices_->fail(error);
   engine_.fail(error);
 }
 

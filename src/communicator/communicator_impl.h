@@ -3,7 +3,7 @@
 //
 // Threads: every public function may be called from any thread, unless its comment excludes that. submission_mutex()
 // orders the submissions of calls; the engine and some other parts have locks of their own. Lock order of these four:
-// the mutex of UniformMode, submission_mutex(), the mutex of DeviceSide, the mutex of the engine.
+// the mutex of UniformMode, submission_mutex(), the mutex of LocalDevices, the mutex of the engine.
 #pragma once
 
 #include <unistd.h>
@@ -30,11 +30,12 @@ namespace tutti::detail {
 
 class CommunicatorImpl {
  public:
-  // `devices`, `across`: see DeviceSide. If both are null, the host carries out calls on device memory. `timeout`: used
-  // for calls without a timeout of their own.
+  // `devices`: not null if GPUs of one machine carry out whole calls. `inner`: not null if GPUs of several machines
+  // carry out parts of calls. If both are null, the host carries out calls on device memory. `timeout`: used for calls
+  // without a timeout of their own.
   CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
                    std::unique_ptr<DeviceResources> devices = nullptr,
-                   std::unique_ptr<AcrossMachines> across = nullptr);
+                   std::unique_ptr<InnerCommunicators> inner = nullptr);
   ~CommunicatorImpl();
 
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
@@ -56,7 +57,7 @@ class CommunicatorImpl {
   const Membership& membership() const { return membership_; }
   const Environment& environment() const { return environment_; }
   Engine& engine() { return engine_; }
-  DeviceSide& devices() { return devices_; }
+  DeviceSide& devices() { return *devices_; }
   ChildFactory& children() { return children_; }
   // Hold this mutex while calling submit(), run_operation(), start_operation(), and the functions of operations() and
   // groups().
@@ -108,7 +109,7 @@ class CommunicatorImpl {
   OpenGroups groups_;
   Connections connections_;
   OperationBuilder operations_;
-  DeviceSide devices_;
+  const std::unique_ptr<DeviceSide> devices_;
   std::optional<UniformMode> uniform_;  // set if uniform mode is on and there is more than one rank
   Engine engine_;  // must be the last member, so that it is destroyed before the members that it uses
 };

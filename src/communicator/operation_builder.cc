@@ -59,8 +59,9 @@ SelectorOptions selector_options(const Membership& membership, const Environment
 
 }  // namespace
 
-OperationBuilder::OperationBuilder(const Membership& membership, Environment& environment, DeviceSide& devices,
-                                   Engine& engine, std::chrono::milliseconds timeout, Segmentation segmentation)
+OperationBuilder::OperationBuilder(const Membership& membership, Environment& environment,
+                                   const std::unique_ptr<DeviceSide>& devices, Engine& engine,
+                                   std::chrono::milliseconds timeout, Segmentation segmentation)
     : membership_(membership),
       environment_(environment),
       devices_(devices),
@@ -114,18 +115,18 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
                                         to_string(checked.collective.kind)));
   }
   Result<bool> on_device = false;
-  if (!follows_rule_on_host(checked.collective, bytes)) on_device = devices_.takes(checked, options);
+  if (!follows_rule_on_host(checked.collective, bytes)) on_device = devices_->takes(checked, options);
   if (!on_device) return on_device.error();
   Selection selection{.algorithm = chosen != nullptr ? Algorithm::kUser : options.algorithm};
   if (selection.algorithm == Algorithm::kAuto) {
     selection = selector_.choose(checked.collective, {.bytes = bytes,
                                                       .in_rank_order = in_rank_order,
-                                                      .gpus = *on_device ? devices_.gpu_use() : GpuUse::kNone,
+                                                      .gpus = *on_device ? devices_->gpu_use() : GpuUse::kNone,
                                                       .attached = may_be_attached(checked.call)});
   }
   const Algorithm algorithm = selection.algorithm;
   if (*on_device) {
-    auto operation = devices_.prepare(checked, options, algorithm, chosen, timeout_ns(options.timeout, timeout_));
+    auto operation = devices_->prepare(checked, options, algorithm, chosen, timeout_ns(options.timeout, timeout_));
     if (!operation || *operation != nullptr) return operation;
   }
   auto plan = plans_.bound_plan(checked.collective, algorithm, chosen);
@@ -147,7 +148,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
 
 // Whether a call could run in parts on the GPUs of several machines, but TUTTI_TUNE names an algorithm for it.
 bool OperationBuilder::follows_rule_on_host(const Collective& collective, std::uint64_t bytes) const {
-  return devices_.runs_in_parts(collective.kind, bytes) && selector_.has_rule(collective, {.bytes = bytes});
+  return devices_->runs_in_parts(collective.kind, bytes) && selector_.has_rule(collective, {.bytes = bytes});
 }
 
 // Cuts a long call into segments, one operation each. Returns the first segment, which holds the others.
@@ -275,8 +276,8 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_exchange(CheckedExc
   if (options.timeout.count() < 0)
     return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
   if (auto broken = engine_.broken()) return *broken;
-  if (devices_.runs_on_devices()) {
-    auto on_device = devices_.takes(exchange);
+  if (devices_->runs_on_devices()) {
+    auto on_device = devices_->takes(exchange);
     if (!on_device) return on_device.error();
     if (*on_device) return prepare_on_device(std::move(exchange), options);
   }
@@ -296,7 +297,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_on_device(CheckedEx
   none.transfers.assign(first, exchange.transfers.end());
   exchange.transfers.erase(first, exchange.transfers.end());
   auto empty = none.transfers.empty() ? nullptr : exchange_operation(std::move(none), options);
-  return devices_.prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
+  return devices_->prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
 }
 
 // Makes the operation of sends and receives that the host carries out.
@@ -324,9 +325,9 @@ Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t coun
   const Collective collective = collective_of(kind);
   const std::uint64_t bytes = block_bytes(kind, count, type);
   if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
-  if (on_device && devices_.runs_in_parts(kind, bytes) && !follows_rule_on_host(collective, bytes))
+  if (on_device && devices_->runs_in_parts(kind, bytes) && !follows_rule_on_host(collective, bytes))
     return Algorithm::kHierarchical;
-  const GpuUse gpus = on_device ? devices_.gpu_use() : GpuUse::kNone;
+  const GpuUse gpus = on_device ? devices_->gpu_use() : GpuUse::kNone;
   return selector_.choose(collective, {.bytes = bytes, .gpus = gpus, .attached = true}).algorithm;
 }
 
@@ -339,7 +340,7 @@ std::optional<double> OperationBuilder::predicted_us(CollectiveKind kind, std::s
     if (plans_.find_user_plan(collective, query.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
     selection = selector_.choose(collective, query);
   }
-  if (devices_.runs_on_devices() || algorithm == Algorithm::kUser) return std::nullopt;
+  if (devices_->runs_on_devices() || algorithm == Algorithm::kUser) return std::nullopt;
   return selector_.predict(collective, query, selection);
 }
 

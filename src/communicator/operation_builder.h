@@ -27,10 +27,10 @@ namespace tutti::detail {
 class OperationBuilder {
  public:
   // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of an
-  // operation. `devices` and `engine` must exist during each call of the functions below. `timeout`: used for calls
-  // without a timeout of their own.
-  OperationBuilder(const Membership& membership, Environment& environment, DeviceSide& devices, Engine& engine,
-                   std::chrono::milliseconds timeout, Segmentation segmentation);
+  // operation. `devices` and `engine` must exist, and *devices too, during each call of the functions below. `timeout`:
+  // used for calls without a timeout of their own.
+  OperationBuilder(const Membership& membership, Environment& environment, const std::unique_ptr<DeviceSide>& devices,
+                   Engine& engine, std::chrono::milliseconds timeout, Segmentation segmentation);
 
   // Return an operation that is ready to be submitted. For a call that is cut into segments this is the first
   // segment, which holds the others. The operation has no sequence number yet, and dropping it has no effect on the
@@ -99,7 +99,7 @@ class OperationBuilder {
 
   const Membership& membership_;
   Environment& environment_;
-  DeviceSide& devices_;
+  const std::unique_ptr<DeviceSide>& devices_;
   Engine& engine_;
   const std::chrono::milliseconds timeout_;
   const Segmentation segmentation_;

@@ -50,7 +50,7 @@ struct Operation {
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
   std::shared_ptr<OperationGuard> guard;            // may be null; shared by segments and replays
   // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a DeviceCall or,
-  // if the host helps between machines, an AcrossCall (communicator/devices/across_machines.h).
+  // if the host helps between machines, an AcrossCall (communicator/devices/across_machines.cc).
   bool on_device = false;
   // A segmented call (segments.h) consists of several operations, which are submitted one after another. True for each
   // of them except the first.

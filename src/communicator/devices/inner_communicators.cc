@@ -1,0 +1,176 @@
+#include "communicator/devices/inner_communicators.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "communicator/communicator_impl.h"
+#include "device/native/device_resources.h"
+#include "device/rank_device.h"
+#include "job/job_context.h"
+
+namespace tutti::detail {
+namespace {
+
+// What a rank contributes to a round of agreement.
+constexpr std::string_view kAble = "1";
+constexpr std::string_view kUnable = "0";
+
+// The id of an inner communicator: the same on all its ranks, and, for all practical purposes, different for each
+// `number`. The function is the finalizer of the random generator SplitMix64 (Steele, Lea and Flood, 2014).
+std::uint64_t inner_id(std::uint64_t outer, std::uint64_t number) {
+  std::uint64_t z = outer + (number + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+// A round among some of the ranks that take part in `all`. `all` must outlive the result.
+Gather among_some(const Gather& all, const std::vector<std::uint32_t>& some) {
+  return Gather(
+      [&all, some](const std::string& blob) -> Result<std::vector<std::string>> {
+        auto blobs = all(blob);
+        if (!blobs) return blobs.error();
+        std::vector<std::string> chosen;
+        for (const std::uint32_t rank : some) chosen.push_back((*blobs)[rank]);
+        return chosen;
+      },
+      all.has_failed());
+}
+
+}  // namespace
+
+Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks) {
+  if (error.rank >= 0 && static_cast<std::size_t>(error.rank) < ranks.size())
+    error.rank = static_cast<std::int32_t>(ranks[static_cast<std::size_t>(error.rank)]);
+  return error;
+}
+
+bool needs_inner_rounds(const JobContext& job_context) {
+  const auto& machines = job_context.machines;
+  return job_context.devices &&
+         std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines.front(); });
+}
+
+namespace {
+
+// Makes the InnerCommunicators of one rank, in kInnerRounds rounds.
+class InnerMaker {
+ public:
+  InnerMaker(const Membership& outer, const Environment& environment, std::chrono::milliseconds timeout,
+             const Gather& among)
+      : outer_(outer),
+        environment_(environment),
+        timeout_(timeout),
+        among_(
+            [this, &among](const std::string& blob) {
+              auto blobs = among(blob);
+              if (!blobs) round_errors_.push_back(blobs.error());
+              return blobs;
+            },
+            among.has_failed()) {}
+
+  Result<std::unique_ptr<InnerCommunicators>> make() {
+    if (!find_ranks()) return std::unique_ptr<InnerCommunicators>();
+    auto machine = make_inner(made_->machine_ranks, inner_id(outer_.id, environment_.nodes[outer_.rank]), true);
+    const bool able = machine.ok() && (*machine)->devices().runs_on_devices() &&
+                      (*machine)->devices().executor()->resources().settings().transfers && !shares_device();
+    auto agreed = agree(machine.ok() ? Result<bool>(able) : in_outer_ranks(machine.error(), made_->machine_ranks));
+    if (!agreed) return agreed.error();
+    if (!*agreed) return std::unique_ptr<InnerCommunicators>();
+    const std::uint64_t first_rail = outer_.ranks;  // machines have lower numbers
+    auto rail = make_inner(made_->rail_ranks, inner_id(outer_.id, first_rail + (*machine)->membership().rank), false);
+    agreed = agree(rail.ok() ? Result<bool>(true) : in_outer_ranks(rail.error(), made_->rail_ranks));
+    if (!agreed) return agreed.error();
+    made_->machine = *std::move(machine);
+    made_->rail = *std::move(rail);
+    return std::move(made_);
+  }
+
+ private:
+  // Finds the ranks of this rank's machine, and those of its rail. Returns false if the machines have different numbers
+  // of ranks, or one rank each, or if there is only one machine.
+  bool find_ranks() {
+    const std::vector<std::uint32_t>& nodes = environment_.nodes;  // machines are numbered 0, 1, ...
+    if (nodes.empty()) return false;
+    std::vector<std::vector<std::uint32_t>> machines(*std::ranges::max_element(nodes) + std::size_t{1});
+    for (std::uint32_t rank = 0; rank < nodes.size(); ++rank) machines[nodes[rank]].push_back(rank);
+    const std::size_t size = machines.front().size();
+    if (size < 2 || std::ranges::any_of(machines, [&](const auto& ranks) { return ranks.size() != size; }))
+      return false;
+    made_->machine_ranks = machines[nodes[outer_.rank]];
+    const auto me = std::ranges::find(made_->machine_ranks, outer_.rank) - made_->machine_ranks.begin();
+    for (const auto& ranks : machines) made_->rail_ranks.push_back(ranks[static_cast<std::size_t>(me)]);
+    return true;
+  }
+
+  // Makes an inner communicator of `ranks`. `on_devices`: with the resources for calls on GPUs, if that is possible.
+  Result<std::unique_ptr<CommunicatorImpl>> make_inner(const std::vector<std::uint32_t>& ranks, std::uint64_t id,
+                                                       bool on_devices) {
+    const JobContext& job_context = *outer_.job_context;
+    Membership inner{.ranks = static_cast<std::uint32_t>(ranks.size()), .job_context = outer_.job_context, .id = id};
+    for (const std::uint32_t rank : ranks) {
+      if (rank == outer_.rank) inner.rank = static_cast<std::uint32_t>(inner.members.size());
+      inner.members.push_back(outer_.members[rank]);
+    }
+    const int device = job_context.device == nullptr ? ProcessRanks::kUnknownDevice : job_context.device->number();
+    inner.process_ranks = ProcessRanks::join(id, inner.rank, device);
+    const Gather gather = among_some(among_, ranks);
+    auto environment = make_environment(inner.job_context, inner.members, inner.rank, id, gather);
+    if (!environment) return environment.error();
+    std::unique_ptr<DeviceResources> resources;
+    if (on_devices) {
+      auto made = make_device_resources(job_context, inner.members, inner.rank, id, *environment, gather);
+      if (!made) return made.error();
+      resources = std::move(*made);
+    }
+    return std::make_unique<CommunicatorImpl>(std::move(inner), *std::move(environment), timeout_,
+                                              std::move(resources));
+  }
+
+  // Translates the rank in an error of make_inner(). The errors of rounds name a rank of the outer communicator
+  // already.
+  Error in_outer_ranks(Error error, const std::vector<std::uint32_t>& ranks) const {
+    const bool of_a_round = std::ranges::find(round_errors_, error) != round_errors_.end();
+    return of_a_round ? error : in_ranks_of(std::move(error), ranks);
+  }
+
+  // Whether another rank of this process has the same GPU: the parts would then wait for it. It can be a rank of
+  // another machine, because node ids can divide one machine into several.
+  bool shares_device() const { return outer_.process_ranks->share_device(); }
+
+  // A round of all ranks. Returns whether all of them are able to go on.
+  Result<bool> agree(const Result<bool>& able) {
+    Result<std::string> contribution = std::string(able.ok() && *able ? kAble : kUnable);
+    if (!able) {
+      Error error = able.error();
+      // The error is about another rank, which also reports it. See gather_or_fail().
+      if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(outer_.rank)) error.code = ErrorCode::kPeerLost;
+      contribution = std::move(error);
+    }
+    auto all = gather_or_fail(among_, contribution);
+    if (!all) return all.error();
+    return std::ranges::all_of(*all, [](const std::string& one) { return one == kAble; });
+  }
+
+  const Membership& outer_;
+  const Environment& environment_;
+  const std::chrono::milliseconds timeout_;
+  const Gather among_;
+  std::vector<Error> round_errors_;  // the errors of rounds so far
+  std::unique_ptr<InnerCommunicators> made_ = std::make_unique<InnerCommunicators>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<InnerCommunicators>> make_inner_communicators(const Membership& outer,
+                                                                     const Environment& environment,
+                                                                     std::chrono::milliseconds timeout,
+                                                                     const Gather& among) {
+  static_assert(kInnerRounds == 2 * kEnvironmentRounds + kDeviceRounds + 2);
+  if (!needs_inner_rounds(*outer.job_context)) return std::unique_ptr<InnerCommunicators>();
+  return InnerMaker(outer, environment, timeout, among).make();
+}
+
+}  // namespace tutti::detail
