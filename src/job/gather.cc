@@ -28,15 +28,18 @@ Error after_failed_round(const Error& round, const Error& step) {
           fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
 }
 
+// Whether an error of a step with this code means that the fault is another rank's, or nobody's.
+bool is_about_another(ErrorCode code) {
+  return code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost || code == ErrorCode::kAborted;
+}
+
 }  // namespace
 
 // Each blob starts with '+' (success), '!' (this rank has a fault), or "?N|" (this rank has lost rank N, or has waited
 // for it in vain or until the set-up failed; N is -1 if its error names no rank). After this mark follows the text of
 // the result or of the error.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result) {
-  const bool lost_another =
-      !result && (result.error().code == ErrorCode::kTimeout || result.error().code == ErrorCode::kPeerLost ||
-                  result.error().code == ErrorCode::kAborted);
+  const bool lost_another = !result && is_about_another(result.error().code);
   std::string own = result ? "+" : lost_another ? fmt::format("?{}|", result.error().rank) : "!";
   auto blobs = gather(own + (result ? *result : result.error().message.substr(0, 1024)));
   if (!result && !lost_another) return result.error();
@@ -56,6 +59,16 @@ Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Resu
   }
   for (std::string& blob : *blobs) blob.erase(0, std::min<std::size_t>(blob.size(), 1));
   return blobs;
+}
+
+Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result,
+                                                std::uint32_t rank) {
+  if (result.ok() || result.error().rank < 0 || result.error().rank == static_cast<std::int32_t>(rank) ||
+      is_about_another(result.error().code))
+    return gather_or_fail(gather, result);
+  Error lost = result.error();
+  lost.code = ErrorCode::kPeerLost;
+  return gather_or_fail(gather, lost);
 }
 
 }  // namespace tutti

@@ -111,6 +111,11 @@ class Gather {
 //   succeeded, kSystem with the message of the first such rank. The error names the rank that was missing, if that rank
 //   is known.
 Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result);
+// The same for a step whose errors can name other ranks with any code. `rank`: the number of this rank in the round. An
+// error that names another rank counts as kPeerLost, unless it has one of the three codes, because the fault is that
+// rank's, which reports it itself.
+Result<std::vector<std::string>> gather_or_fail(const Gather& gather, const Result<std::string>& result,
+                                                std::uint32_t rank);
 
 // Creates the JobContext of one rank, for create() and grow(). (create_all() makes its own.) `ranks` may be 1. The
 // rounds include all ranks of the job. `key` is a secret of the job's ranks and their rendezvous server. The ranks use

@@ -148,6 +148,27 @@ TEST(SetUp, WhatFailedOnARankCountsForMoreThanThatOthersWaitedForIt) {
   EXPECT_EQ(said, "?3|rank 3 did not connect");
 }
 
+// A step of rank 0 has failed because of rank 2. Whatever its code, only the report of rank 2 is the cause.
+TEST(SetUp, AnErrorThatNamesAnotherRankIsNoFaultOfThisRank) {
+  std::string sent;
+  const auto round = [&](ErrorCode code, std::int32_t rank, std::string of_rank_2) {
+    const auto gather = [&](const std::string& own) -> Result<std::vector<std::string>> {
+      sent = own;
+      return std::vector<std::string>{own, "+", of_rank_2};
+    };
+    return gather_or_fail(gather, Error{code, ErrorScope::kCommunicator, rank, "no memory"}, 0).error();
+  };
+  EXPECT_EQ(round(ErrorCode::kDevice, 2, "!no GPU").message, "set-up failed on rank 2: no GPU");
+  EXPECT_EQ(sent, "?2|no memory");
+  const Error lost = round(ErrorCode::kDevice, 2, "+");
+  EXPECT_EQ(lost, (Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, 2, "no memory"}));
+  EXPECT_EQ(round(ErrorCode::kTimeout, 2, "+").code, ErrorCode::kTimeout) << "it says already that rank 2 is missing";
+  for (const std::int32_t own : {-1, 0}) {
+    EXPECT_EQ(round(ErrorCode::kDevice, own, "!no GPU").code, ErrorCode::kDevice);
+    EXPECT_EQ(sent, "!no memory");
+  }
+}
+
 // Rank 0 has lost rank 2 in a step, and the round that follows knows more: rank 2 ended because of rank 1.
 TEST(SetUp, TheRoundCountsForMoreThanALostRank) {
   const auto error_of = [](ErrorCode code, std::int32_t rank, std::string message) {

@@ -431,16 +431,9 @@ class AcrossMachines final : public DeviceSide {
   // A round of all ranks after a step on this rank's machine, which may have failed there. The error of the step has
   // ranks of the outer communicator.
   Status agree_on(const Status& step) {
-    Result<std::string> result = std::string();
-    if (!step.ok()) {
-      Error error = step.error();
-      // The error is about another rank, which also reports it. See gather_or_fail().
-      if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(membership_.rank))
-        error.code = ErrorCode::kPeerLost;
-      result = std::move(error);
-    }
-    const auto all = round(result);
-    return all.ok() ? Status() : Status(all.error());
+    const auto own = step.ok() ? Result<std::string>(std::string()) : step.error();
+    const auto all = gather_or_fail(parent_round_, own, membership_.rank);
+    return all.ok() ? Status() : Status(with_call_scope(all.error()));
   }
 
   Error of_part(Error error, std::size_t part) const {

@@ -142,14 +142,8 @@ class InnerMaker {
 
   // A round of all ranks. Returns whether all of them are able to go on.
   Result<bool> agree(const Result<bool>& able) {
-    Result<std::string> contribution = std::string(able.ok() && *able ? kAble : kUnable);
-    if (!able) {
-      Error error = able.error();
-      // The error is about another rank, which also reports it. See gather_or_fail().
-      if (error.rank >= 0 && error.rank != static_cast<std::int32_t>(outer_.rank)) error.code = ErrorCode::kPeerLost;
-      contribution = std::move(error);
-    }
-    auto all = gather_or_fail(among_, contribution);
+    const auto own = able.ok() ? Result<std::string>(std::string(*able ? kAble : kUnable)) : able.error();
+    auto all = gather_or_fail(among_, own, outer_.rank);
     if (!all) return all.error();
     return std::ranges::all_of(*all, [](const std::string& one) { return one == kAble; });
   }
