@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/boot_id.h"
+#include "base/mix_bits.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -47,13 +48,7 @@ std::vector<std::string> folders(std::string_view chosen, const EnvironmentVaria
   return found;
 }
 
-std::uint32_t fold(std::uint64_t id) {
-  id ^= id >> 30;
-  id *= 0xbf58476d1ce4e5b9U;
-  id ^= id >> 27;
-  id *= 0x94d049bb133111ebU;
-  return static_cast<std::uint32_t>(id >> 32);
-}
+std::uint32_t fold(std::uint64_t id) { return static_cast<std::uint32_t>(mix_bits(id) >> 32); }
 
 // The line is "PID (name) STATE PPID ...". The name may contain spaces and brackets, so the last bracket ends it.
 std::uint64_t process_start(std::int32_t pid, char* state) {

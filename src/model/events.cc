@@ -9,18 +9,14 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/mix_bits.h"
 #include "model/event_run.h"
 
 namespace tutti {
 namespace {
 
-// A hash of 64 bits: one step of the random generator SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
+// A hash of 64 bits: one step of the random generator SplitMix64.
+std::uint64_t mix(std::uint64_t x) { return mix_bits(x + 0x9e3779b97f4a7c15ULL); }
 
 }  // namespace
 

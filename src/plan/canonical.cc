@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/mix_bits.h"
+
 namespace tutti {
 namespace {
 
@@ -34,16 +36,10 @@ Channel canonical(const Channel& channel) {
   return result;
 }
 
-// Combines numbers, one after another, into a 64-bit hash. Each bit of a number can change every bit of the state
-// (the mixing function is the finalizer of SplitMix64).
+// Combines numbers, one after another, into a 64-bit hash. Each bit of a number can change every bit of the state.
 class Hash {
  public:
-  void add(std::uint64_t number) {
-    std::uint64_t x = state_ * 0x9fb21c651e98df25u + number + 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    state_ = x ^ (x >> 31);
-  }
+  void add(std::uint64_t number) { state_ = mix_bits(state_ * 0x9fb21c651e98df25u + number + 0x9e3779b97f4a7c15u); }
   void add(const Slice& slice) { add((static_cast<std::uint64_t>(slice.space) << 32) | slice.chunk); }
   std::uint32_t fold() const {
     const auto folded = static_cast<std::uint32_t>(state_ ^ (state_ >> 32));

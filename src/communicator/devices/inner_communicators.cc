@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/mix_bits.h"
 #include "communicator/communicator_impl.h"
 #include "device/native/device_resources.h"
 #include "device/rank_device.h"
@@ -18,12 +19,9 @@ constexpr std::string_view kAble = "1";
 constexpr std::string_view kUnable = "0";
 
 // The id of an inner communicator: the same on all its ranks, and, for all practical purposes, different for each
-// `number`. The function is the finalizer of the random generator SplitMix64 (Steele, Lea and Flood, 2014).
+// `number`.
 std::uint64_t inner_id(std::uint64_t outer, std::uint64_t number) {
-  std::uint64_t z = outer + (number + 1) * 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
+  return mix_bits(outer + (number + 1) * 0x9e3779b97f4a7c15);
 }
 
 // A round among some of the ranks that take part in `all`. `all` must outlive the result.

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/mix_bits.h"
+
 namespace tutti {
 namespace {
 
@@ -18,13 +20,9 @@ constexpr std::size_t kUnionsPerRank = 16;
 
 }  // namespace
 
-// Adds `operand` to a 64-bit hash (the mixing function is the finalizer of SplitMix64). Two different expressions
-// have the same hash with a probability of about 2^-64.
+// Adds `operand` to a 64-bit hash. Two different expressions have the same hash with a probability of about 2^-64.
 std::uint64_t Contributions::mix(std::uint64_t hash, std::uint64_t operand) {
-  std::uint64_t x = (hash + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u ^ operand;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
+  return mix_bits((hash + 0x9e3779b97f4a7c15u) * 0xd1342543de82ef95u ^ operand);
 }
 
 std::uint64_t Contributions::leaf_expression(std::uint32_t rank) { return mix(1, rank); }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/mix_bits.h"
 
 namespace tutti::emu {
 namespace {
@@ -57,10 +58,7 @@ Emulator::~Emulator() {
 
 std::uint64_t Emulator::draw() {  // the random number generator SplitMix64
   random_state_ += 0x9E3779B97F4A7C15u;
-  std::uint64_t z = random_state_;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
+  return mix_bits(random_state_);
 }
 
 std::uint64_t Emulator::launch(int gpu, unsigned blocks, unsigned threads, std::function<void()> body) {
