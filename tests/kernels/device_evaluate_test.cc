@@ -166,16 +166,26 @@ TEST_P(Protocols, StopsAtAnyStepAndGoesOnToTheSameBits) {
   }
 }
 
-TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
-  const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3,
-                        {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
-  DeviceGroup device(subject.generator, subject.group);
+// A short call of three ranks in a ring, which fails if a test changes it.
+struct RingOfThree {
+  RingOfThree(CollectiveKind kind, Protocol protocol)
+      : subject(kind, Algorithm::kRing, 3, {.protocol = protocol, .slot_bytes = small_slot(protocol)}) {
+    device.set_call(call, buffers);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
+  }
+
+  const Subject subject;
+  DeviceGroup device{subject.generator, subject.group};
   const CallOptions call = subject.call(1, 2);
-  std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
-  device.set_call(call, gpu);
-  for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
+  std::vector<RankBuffers> buffers = make_buffers(subject.generator.shape, call);
+  Emulator emulator{schedule(3, Policy::kRandom, false)};
+};
+
+TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
+  RingOfThree ring(CollectiveKind::kAllReduce, GetParam());
+  DeviceGroup& device = ring.device;
+  Emulator& emulator = ring.emulator;
   device.call(1).digest ^= 1;
-  Emulator emulator(schedule(3, Policy::kRandom, false));
   device.launch_all(emulator, kernel_of(GetParam()));
   ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
   EXPECT_EQ(device.failure(1).cause, device::Failure::kMismatch);
@@ -187,16 +197,11 @@ TEST_P(Protocols, AMessageOfAnotherCallIsNamed) {
 // wait.
 TEST_P(Protocols, ACallThatChecksTheAbortFlagSendsNothingAfterAnAbort) {
   for (const bool checks : {false, true}) {
-    const Subject subject(CollectiveKind::kAllGather, Algorithm::kRing, 3,
-                          {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
-    DeviceGroup device(subject.generator, subject.group);
-    const CallOptions call = subject.call(1, 2);
-    std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
-    device.set_call(call, gpu);
+    RingOfThree ring(CollectiveKind::kAllGather, GetParam());
+    DeviceGroup& device = ring.device;
+    Emulator& emulator = ring.emulator;
     device.status(0).abort = 1;
     device.call(0).checks_abort = checks ? 1 : 0;
-    for (std::uint32_t rank = 0; rank < 3; ++rank) device.call(rank).timeout_ns = 100'000;
-    Emulator emulator(schedule(3, Policy::kRandom, false));
     device.launch_all(emulator, kernel_of(GetParam()));
     ASSERT_EQ(emulator.run(), Emulator::RunResult::kIdle) << emulator.report();
     std::uint64_t sent = 0;
@@ -212,15 +217,11 @@ TEST_P(Protocols, ACallThatChecksTheAbortFlagSendsNothingAfterAnAbort) {
 
 TEST_P(Protocols, WaitsEndByTheDeadlineAndByTheAbortFlag) {
   for (const bool aborts : {false, true}) {
-    const Subject subject(CollectiveKind::kAllReduce, Algorithm::kRing, 3,
-                          {.protocol = GetParam(), .slot_bytes = small_slot(GetParam())});
-    DeviceGroup device(subject.generator, subject.group);
-    const CallOptions call = subject.call(1, 2);
-    std::vector<RankBuffers> gpu = make_buffers(subject.generator.shape, call);
-    device.set_call(call, gpu);
-    Emulator emulator(schedule(3, Policy::kRandom, false));
+    RingOfThree ring(CollectiveKind::kAllReduce, GetParam());
+    DeviceGroup& device = ring.device;
+    Emulator& emulator = ring.emulator;
     for (const std::uint32_t rank : {0u, 1u}) {  // rank 2 is not launched
-      device.call(rank).timeout_ns = aborts ? device::kForever : 100'000;
+      if (aborts) device.call(rank).timeout_ns = device::kForever;
       device.launch(emulator, rank, kernel_of(GetParam()), DeviceGroup::Start::kBegin);
     }
     if (aborts) {

@@ -21,25 +21,12 @@ bool run(const Job::Body& body, std::chrono::milliseconds timeout = std::chrono:
   return job.run(body, timeout);
 }
 
-struct Buffer {
-  Buffer(const Communicator& rank, const Gpu& gpu, std::size_t elements = kLong)
-      : memory(gpu.allocate(elements * sizeof(std::int32_t))), count(elements) {
-    gpu.put(memory, inputs(rank.rank(), elements));
-  }
-  CollectiveCall call() const {
-    return {.input = pointer(memory), .output = pointer(memory), .count = count, .type = DataType::kInt32};
-  }
-
-  cuda::DeviceMemory memory;
-  std::size_t count;
-};
-
 TEST(MachinesOfProcesses, RunALongCallInParts) {
-  EXPECT_TRUE(run([](Communicator& rank, const Gpu& gpu) {
+  EXPECT_TRUE(run([](Communicator& rank, const Gpu&) {
     for (const std::size_t count : {kLong, 3 * kLong + 1}) {
-      const Buffer buffer(rank, gpu, count);
-      must(rank.run(buffer.call(), gpu.options()));
-      must(gpu.get(buffer.memory) == sums(4, count), "the sums");
+      const RankBuffer buffer(rank, count);
+      must(rank.run(buffer.call(), buffer.gpu.options()));
+      must(buffer.has_sums(rank), "the sums");
       must(rank.async_status());
     }
     must(detail::calls_on_device(rank) == 2, "the calls did not run in parts");
@@ -53,14 +40,14 @@ TEST(MachinesOfProcesses, TheDeathOfARankEndsTheCallsOfAll) {
   // The number of ranks that have ended, in memory that all processes share.
   auto& ended = *static_cast<std::atomic<int>*>(
       mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  const auto body = [&](Communicator& rank, const Gpu& gpu) {
+  const auto body = [&](Communicator& rank, const Gpu&) {
     if (rank.rank() == 3) _exit(0);
-    const Buffer buffer(rank, gpu);
-    auto work = rank.start(buffer.call(), gpu.options());
+    const RankBuffer buffer(rank);
+    auto work = rank.start(buffer.call(), buffer.gpu.options());
     const Status status = work.ok() ? work->wait() : Status(work.error());
     must(!status.ok(), "no error");
     must(rank.rank() == 0 || status.error().rank == 3, to_string(status.error()));
-    gpu.synchronize();
+    buffer.gpu.synchronize();
     must(!rank.async_status().ok(), "async_status() does not report the error");
     ++ended;
     must(test::eventually([&] { return ended == 3; }), "another rank waits");
