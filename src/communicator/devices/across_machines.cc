@@ -185,6 +185,7 @@ class AcrossMachines final : public DeviceSide {
 
   Result<bool> takes(const CheckedExchange& /*exchange*/) override { return false; }
 
+  // Returns null only for a plan of the caller, which is for all ranks of the communicator.
   Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
                                              Algorithm /*algorithm*/, const PlanTable::ChosenPlan* chosen,
                                              std::int64_t /*timeout_ns*/) override {
@@ -219,8 +220,7 @@ class AcrossMachines final : public DeviceSide {
     for (const Part part : {kScatter, kReduce, kGather}) {
       CommunicatorImpl& inner = part == kReduce ? *rail_ : *machine_;
       const CollectiveCall& call = part == kScatter ? scatter : part == kReduce ? reduce : gather;
-      const std::scoped_lock lock(inner.submission_mutex());
-      auto made = inner.operations().prepare(call, options);
+      auto made = prepare_part(inner, call, options);
       if (!made) {
         Error error = of_part(made.error(), part);
         if (error.scope >= ErrorScope::kCommunicator) fail(error);
@@ -228,7 +228,6 @@ class AcrossMachines final : public DeviceSide {
       }
       parts[part] = std::move(*made);
     }
-    if (!parts[kScatter]->on_device || !parts[kGather]->on_device) return std::shared_ptr<Operation>();
     auto& last = static_cast<DeviceCall&>(*parts[kGather]->start_condition);
     last.call.checks_abort = 1;
     last.copies.reset();                                      // copies do not look at the abort flag
@@ -397,6 +396,20 @@ class AcrossMachines final : public DeviceSide {
                    "a rank has failed, or has called abort(): see its error"};
     }
     return std::nullopt;
+  }
+
+  // All ranks have to run the same calls in parts. But the GPUs of one machine may be unable to run an algorithm that a
+  // rule of TUTTI_TUNE names, for example because they have too few blocks. Such a machine uses the direct algorithm,
+  // which needs only one block and one connection between two ranks.
+  Result<std::shared_ptr<Operation>> prepare_part(CommunicatorImpl& inner, const CollectiveCall& call,
+                                                  CallOptions options) {
+    const std::scoped_lock lock(inner.submission_mutex());
+    auto made = inner.operations().prepare(call, options);
+    if (&inner == rail_.get() || !made || (*made)->on_device) return made;
+    options.algorithm = Algorithm::kDirect;
+    made = inner.operations().prepare(call, options);
+    if (!made || (*made)->on_device) return made;
+    return invalid_argument("the communicator was suspended during this call: wait for suspend() to return first");
   }
 
   Status submit_part(CommunicatorImpl& inner, const std::shared_ptr<Operation>& part) {

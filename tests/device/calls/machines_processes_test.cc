@@ -34,6 +34,28 @@ TEST(MachinesOfProcesses, RunALongCallInParts) {
   }));
 }
 
+// The GPUs of one machine cannot run the algorithm that TUTTI_TUNE names for two of the parts, because it needs two
+// connections between ranks, and these GPUs have one for each of their blocks. Both machines run the call in parts.
+TEST(MachinesOfProcesses, WithDifferentGpusRunALongCallInParts) {
+  setenv("FAKE_CUDA_DEVICES", "12", 1);
+  auto& begun = *static_cast<std::atomic<int>*>(
+      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  Job job({{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
+  job.set_processes_of_a_machine(1);
+  const auto begin = [&] {
+    setenv("TUTTI_TUNE", "reduce_scatter=circulant; all_gather=circulant", 1);
+    if (begun++ == 0) setenv("TUTTI_DEVICE_BLOCKS", "1", 1);
+  };
+  const auto body = [](Communicator& rank, const Gpu&) {
+    const RankBuffer buffer(rank, kLong + 2);  // a multiple of the 6 ranks
+    must(rank.run(buffer.call(), buffer.gpu.options()));
+    must(buffer.has_sums(rank), "the sums");
+    must(detail::calls_on_device(rank) == 1, "the call did not run in parts");
+    must(rank.barrier());
+  };
+  EXPECT_TRUE(job.run(body, test::scaled(std::chrono::seconds(20)), begin));
+}
+
 // The process of rank 3 exits. No other rank waits for ever, or takes a wrong sum for the result. Rank 1, which is on
 // its rail, and rank 2, which is on its machine, name it.
 TEST(MachinesOfProcesses, TheDeathOfARankEndsTheCallsOfAll) {
