@@ -30,9 +30,9 @@ namespace tutti::detail {
 
 class CommunicatorImpl {
  public:
-  // `devices`: not null if GPUs of one machine carry out whole calls. `inner`: not null if GPUs of several machines
-  // carry out parts of calls. If both are null, the host carries out calls on device memory. `timeout`: used for calls
-  // without a timeout of their own.
+  // `devices` is not null if GPUs of one machine carry out whole calls, and `inner` is not null if GPUs of several
+  // machines carry out parts of calls. If both are null, the host carries out calls on device memory. `timeout`: used
+  // for calls without a timeout of their own.
   CommunicatorImpl(Membership membership, Environment environment, std::chrono::milliseconds timeout,
                    std::unique_ptr<DeviceResources> devices = nullptr,
                    std::unique_ptr<InnerCommunicators> inner = nullptr);

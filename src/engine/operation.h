@@ -18,7 +18,8 @@
 namespace tutti {
 
 // Connects an operation with the rest of a larger call, which another communicator carries out. The thread that drives
-// the engine calls it, and callbacks of streams, which must not wait for a thread that puts work into a stream.
+// the engine and callbacks of streams call its functions, so these must not wait for a thread that puts work into a
+// stream.
 class OperationGuard {
  public:
   virtual ~OperationGuard() = default;
@@ -26,7 +27,7 @@ class OperationGuard {
   // call has failed. The operation then ends with an error that names this rank and contains the text of the returned
   // one, and the communicator is broken.
   virtual std::optional<Error> find_failure() = 0;
-  // Called when the operation has ended with an error, before its stream continues.
+  // Called once for each failed operation, when it has ended and before its stream continues.
   virtual void failed(const Error& error) noexcept = 0;
 };
 
@@ -50,7 +51,7 @@ struct Operation {
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
   std::shared_ptr<OperationGuard> guard;            // may be null; shared by segments and replays
   // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a DeviceCall or,
-  // if the host helps between machines, an AcrossCall (communicator/devices/across_machines.cc).
+  // if the host carries out a part of the call, an AcrossCall (communicator/devices/across_machines.cc).
   bool on_device = false;
   // A segmented call (segments.h) consists of several operations, which are submitted one after another. True for each
   // of them except the first.

@@ -1,16 +1,16 @@
-// AcrossMachines: the part of one communicator for long all_reduce calls on GPU memory, if its ranks are on several
-// machines. GPUs cannot reach the memory of GPUs of another machine, so the GPUs reduce within each machine, and the
-// host sends only the result of that between the machines (docs/decisions/0032-gpus-of-several-machines.md). With k
-// ranks on each machine, a call has three parts, one after another in the caller's stream:
+// AcrossMachines: the DeviceSide of a communicator whose ranks are on several machines. It runs long all_reduce calls
+// on GPU memory. A GPU cannot access the memory of GPUs of another machine, so the GPUs reduce within each machine, and
+// the host sends only the result between the machines (docs/decisions/0032-gpus-of-several-machines.md). With k ranks
+// on each machine, a call has three parts, one after another in the caller's stream:
 //
 //   1. reduce_scatter among the ranks of a machine, by their GPUs: each rank gets one of k shares of the sum.
 //   2. all_reduce of each share among the ranks that have it, one on each machine, by the host (staging.h).
 //   3. all_gather of the shares among the ranks of a machine, by their GPUs.
 //
-// Parts 1 and 3 use a communicator of the ranks of this machine, part 2 one of the ranks that have the same number
-// within their machines (a rail). Both belong to this object, and no caller sees them. The GPUs do not look at errors
-// of the host, and the host not at those of the GPUs, so the object connects them: part 2 does not start if part 1
-// has failed, and if part 2 fails, part 3 sends nothing. The failure of one part ends all three communicators.
+// Parts 1 and 3 use a communicator of the ranks of this machine. Part 2 uses one of the ranks that have the same number
+// within their machines (a rail). Both belong to this object, and no caller sees them. The GPUs do not see the errors
+// of the host, and the host does not see those of the GPUs. So the object connects them: part 2 does not start if part
+// 1 has failed, and part 3 sends nothing if part 2 has failed. The failure of one part ends all three communicators.
 //
 // Threads: as for every DeviceSide. In addition, the thread that drives the rail's engine and callbacks of streams call
 // it through the guard of part 2, under the mutex of AcrossShared. No code under this mutex may lock a mutex that a
@@ -49,7 +49,7 @@ enum Part : std::size_t { kScatter, kReduce, kGather };
 constexpr std::array<std::string_view, 3> kPartNames = {"within the machine", "between the machines",
                                                         "within the machine"};
 
-// Translates the error of a part into one of the whole call: its rank is one of the inner communicator.
+// Translates the error of a part, whose rank is one of the inner communicator, into an error of the whole call.
 Error whole_error(Error error, const std::vector<std::uint32_t>& ranks, std::string_view part) {
   runs_through([&] {
     error.message = fmt::format("all_reduce on several machines, {}: {}", part, error.message);
@@ -87,7 +87,7 @@ struct AcrossShared {
   }
 };
 
-// One call: its three parts, in the order of the stream. After its submission only the parts change.
+// The three parts of one call, in the order of the stream. After the submission of the call, only the parts change.
 class AcrossCall final : public StartCondition {
  public:
   AcrossCall(std::shared_ptr<AcrossShared> shared, std::array<std::shared_ptr<Operation>, 3> parts)
@@ -114,7 +114,7 @@ class AcrossCall final : public StartCondition {
     return all;
   }
 
-  // If a part has failed, the first failure of the communicator is the cause.
+  // If a part has failed, returns the first failure of the communicator, which is the cause.
   Status outcome() override {
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       Status status;
@@ -345,7 +345,7 @@ class AcrossMachines final : public DeviceSide {
 
     std::optional<Error> find_failure() override {
       const std::scoped_lock lock(shared_->mutex);
-      if (shared_->owner == nullptr) return std::nullopt;  // the engine ends all operations
+      if (shared_->owner == nullptr) return std::nullopt;  // the engine of the rail ends all operations
       auto found = shared_->owner->find_failure(failed_since_ns_);
       if (found) shared_->owner->end(whole_error(*found, shared_->machine, kPartNames[kScatter]));
       return found;
@@ -358,11 +358,11 @@ class AcrossMachines final : public DeviceSide {
 
    private:
     const std::shared_ptr<AcrossShared> shared_;
-    std::int64_t failed_since_ns_ = 0;  // since when a rank of this machine is known to have failed; 0: none has
+    std::int64_t failed_since_ns_ = 0;  // the first time at which a failed rank of this machine was seen, or 0
   };
 
-  // The failure of a part within the machine, with a rank of the machine; nothing if there is none. `failed_since_ns`:
-  // since when a rank of the machine is known to have failed; 0 before.
+  // Returns the failure of a part within the machine, with a rank of the machine; nothing if there is none.
+  // `failed_since_ns`: the first time at which a failed rank of the machine was seen; 0 if there was none yet.
   std::optional<Error> find_failure(std::int64_t& failed_since_ns) {
     const std::shared_ptr<DeviceExecutor> executor = machine_->devices().executor();
     auto reported = executor == nullptr ? std::nullopt : executor->reported_failure();

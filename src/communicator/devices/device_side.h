@@ -44,7 +44,8 @@ class DeviceSide {
   bool runs_on_devices() const { return executor() != nullptr; }
   // Whether calls like this run in parts if the buffers are GPU memory (AcrossMachines). The same on all ranks.
   virtual bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const = 0;
-  GpuUse gpu_use() const;  // of the calls for which takes() is true; the same on all ranks
+  // Which GPUs carry out a call for which takes() is true. The same on all ranks.
+  GpuUse gpu_use() const;
 
   // Whether the call's buffers are memory of this rank's GPU, so that the GPU should carry out the call. False if the
   // call has a user reduction. Errors: for example buffers on two GPUs.
@@ -76,7 +77,7 @@ class DeviceSide {
 
   // The error after which the GPUs cannot carry out calls any more; nothing if there is none. Asks the driver, too.
   virtual std::optional<Error> failure() = 0;
-  // fail(): call it if this rank cannot take part any more. abort(): for Communicator::abort(). Both end the calls on
+  // Call fail() if this rank cannot take part any more, and abort() for Communicator::abort(). Both end the calls on
   // the GPUs.
   virtual void fail(const Error& error) noexcept = 0;
   virtual void abort() = 0;

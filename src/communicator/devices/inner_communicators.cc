@@ -14,7 +14,7 @@
 namespace tutti::detail {
 namespace {
 
-// What a rank contributes to a round of agreement.
+// The contributions of ranks to a round of agreement.
 constexpr std::string_view kAble = "1";
 constexpr std::string_view kUnable = "0";
 
@@ -103,7 +103,7 @@ class InnerMaker {
     return true;
   }
 
-  // Makes an inner communicator of `ranks`. `on_devices`: with the resources for calls on GPUs, if that is possible.
+  // Makes an inner communicator of `ranks`. If `on_devices`, the GPUs carry out its calls, unless that is impossible.
   Result<std::unique_ptr<CommunicatorImpl>> make_inner(const std::vector<std::uint32_t>& ranks, std::uint64_t id,
                                                        bool on_devices) {
     const JobContext& job_context = *outer_.job_context;
@@ -134,8 +134,8 @@ class InnerMaker {
     return of_a_round ? error : in_ranks_of(std::move(error), ranks);
   }
 
-  // Whether another rank of this process has the same GPU: the parts would then wait for it. It can be a rank of
-  // another machine, because node ids can divide one machine into several.
+  // Whether another rank of this process has the same GPU. If so, the parts would have to wait for that rank. It can be
+  // a rank of another machine, because node ids can divide one machine into several.
   bool shares_device() const { return outer_.process_ranks->share_device(); }
 
   // A round of all ranks. Returns whether all of them are able to go on.
@@ -150,7 +150,7 @@ class InnerMaker {
   const Environment& environment_;
   const std::chrono::milliseconds timeout_;
   const Gather among_;
-  std::vector<Error> round_errors_;  // the errors of rounds so far
+  std::vector<Error> round_errors_;  // the errors of all failed rounds
   std::unique_ptr<InnerCommunicators> made_ = std::make_unique<InnerCommunicators>();
 };
 

@@ -30,14 +30,14 @@ Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks);
 // The largest number of set-up rounds that make_inner_communicators() takes if needs_inner_rounds() is true. It takes
 // fewer if it fails or returns null. If needs_inner_rounds() is false, it takes none.
 inline constexpr int kInnerRounds = 2 + 4 + 1 + 2 + 1;  // environment, GPUs, agreement; environment, agreement
-// Whether the job has ranks with GPUs, and several machines. The same on all ranks.
+// Whether the job has ranks with GPUs, and ranks on several machines. The same on all ranks.
 bool needs_inner_rounds(const JobContext& job_context);
 
 // Makes the inner communicators for a communicator with the members and the environment of `outer`. Returns null on all
 // ranks if calls do not run in parts: the ranks are on one machine, the machines have different numbers of ranks or
-// only one rank each, ranks share a GPU, or the GPUs of some machine carry out no calls. `timeout`: that of calls.
-// `among`: a round of the outer communicator's members; in a split, ranks of other new communicators take part in the
-// same rounds. If one rank returns an error, all ranks return one.
+// only one rank each, ranks share a GPU, or the GPUs of some machine carry out no calls. `timeout`: used for calls
+// without a timeout of their own. `among`: a round of the outer communicator's members; in a split, ranks of other new
+// communicators take part in the same rounds. If one rank returns an error, all ranks return one.
 Result<std::unique_ptr<InnerCommunicators>> make_inner_communicators(const Membership& outer,
                                                                      const Environment& environment,
                                                                      std::chrono::milliseconds timeout,

@@ -9,9 +9,8 @@
 
 namespace tutti::detail {
 
-// Returns the number of calls of this rank on this communicator that were submitted to its GPU so far, as a whole or in
-// parts. A captured call
-// counts once, however often it is replayed.
+// Returns the number of submitted calls of this rank on this communicator that its GPU carries out, as a whole or in
+// parts. A captured call counts once, however often it is replayed.
 std::uint64_t calls_on_device(const Communicator& communicator);
 
 }  // namespace tutti::detail
