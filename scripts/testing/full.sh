@@ -4,8 +4,8 @@
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 whole:30 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
-  reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_rest:30
-  fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
+  reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_device:30
+  tsan_rest:20 fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -49,13 +49,16 @@ part_gpu_bundle() {
 
 part_long() {
   build dev || return 1
-  run_ctest dev -j "$(waiting)" -L '^processes_long$' -E '^reliability|^Long\..*Sweep\.'
+  run_ctest dev -j "$(waiting)" -L '^processes_long$' -E '^reliability|^Long\..*Sweep\.|^elastic\.ten_minutes'
   run_ctest dev -L long -LE 'rdma|processes_long' -E '^Python|^reliability'
 }
 # The sweeps, in which every allocation and every system call fails once: first those of calls, then those of the
-# set-up of communicators, then those with fake GPUs.
+# set-up of communicators, then those with fake GPUs. elastic.ten_minutes_of_random_kills waits most of the time, so it
+# runs beside the first ones.
 set_up_sweeps='^Long\..*/(SetUp|CreateAll)Sweep\.|^Long\.UniqueIdSweep\.'
-part_sweeps_calls() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*Sweep\.' -E "$set_up_sweeps|/Gpu"; }
+part_sweeps_calls() {
+  build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*Sweep\.|^elastic\.ten_minutes' -E "$set_up_sweeps|/Gpu"
+}
 part_sweeps_set_up() { build dev && run_ctest dev -j "$(waiting)" -R "$set_up_sweeps"; }
 part_sweeps_gpu() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -j "$(waiting)" -L long -R '^reliability'; }
@@ -71,6 +74,7 @@ repeats='CutLongMessages.*/(Shm[13-9]|Tcp[124-9]|Mixed[1-35-9]|Calls[13-9])'
 repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])'
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
+repeats+='|^(device|cuda)_.*_(eight_queues|one_queue|many_blocks)$|DeviceVariableCalls.*/On000000000'
 part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$repeats"; }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
 one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^(Fault|Survivor)Seeds\.'
@@ -82,17 +86,19 @@ part_tsan_calls() {
   build tsan || return 1
   for folder in $tsan_calls; do tsan_folder "tests/$folder"; done
 }
+part_tsan_device() { build tsan && tsan_folder tests/device; }
 part_tsan_rest() {
   local folder
   build tsan || return 1
   for folder in tests/*/CMakeLists.txt; do
     folder=${folder%/CMakeLists.txt}
-    [[ $tsan_calls == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
+    [[ "$tsan_calls device " == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
 }
-# tsan_folder FOLDER: runs the tests of this folder, if there are any.
+# tsan_folder FOLDER: runs the tests of this folder, if there are any. BlockBudgetJobs have more ranks than this
+# sanitizer can run within their timeouts.
 tsan_folder() {
-  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread") dir=build/tsan/$1 listed
+  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|^BlockBudgetJobs") dir=build/tsan/$1 listed
   listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"
   if [[ $listed == *'  Test '* ]]; then run_ctest "tsan/$1" "${which[@]}"; fi
 }

@@ -55,8 +55,9 @@ class ChannelsTest : public CudaTest {
     ASSERT_EQ(api().stream_write_value32(stream(i), word(), 1, kWriteDefault), CUresult::kSuccess);
   }
   void write_word_by_host() const { std::atomic_ref(*std::bit_cast<std::uint32_t*>(word())).store(1); }
+  // Four bytes for each stream, because streams that write to the same bytes at the same time would be a race.
   void work(std::size_t i) {
-    ASSERT_EQ(api().memset_d8_async(memory_->address(), 1, 4, stream(i)), CUresult::kSuccess);
+    ASSERT_EQ(api().memset_d8_async(memory_->address() + 4 * i, 1, 4, stream(i)), CUresult::kSuccess);
   }
   // Whether the stream has unfinished work and stays so. A test that expects this cannot fail on a slow machine.
   bool is_held_up(std::size_t i) const {
