@@ -74,7 +74,6 @@ repeats='CutLongMessages.*/(Shm[13-9]|Tcp[124-9]|Mixed[1-35-9]|Calls[13-9])'
 repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])'
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
-repeats+='|^(device|cuda)_.*_(eight_queues|one_queue|many_blocks)$|DeviceVariableCalls.*/On000000000'
 part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$repeats"; }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
 one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^(Fault|Survivor)Seeds\.'
@@ -95,10 +94,12 @@ part_tsan_rest() {
     [[ "$tsan_calls device " == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
 }
-# tsan_folder FOLDER: runs the tests of this folder, if there are any. BlockBudgetJobs have more ranks than this
-# sanitizer can run within their timeouts.
+# Tests that only asan_whole runs. The programs run a second time with other numbers of hardware queues. BlockBudgetJobs
+# have more ranks than this sanitizer can run within their timeouts, and the call of nine ranks takes minutes.
+slow_with_tsan='^(device|cuda)_.*_(eight_queues|one_queue)$|^BlockBudgetJobs|DeviceVariableCalls.*/On000000000'
+# tsan_folder FOLDER: runs the tests of this folder, if there are any.
 tsan_folder() {
-  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|^BlockBudgetJobs") dir=build/tsan/$1 listed
+  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|$slow_with_tsan") dir=build/tsan/$1 listed
   listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"
   if [[ $listed == *'  Test '* ]]; then run_ctest "tsan/$1" "${which[@]}"; fi
 }

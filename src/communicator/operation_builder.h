@@ -27,8 +27,8 @@ namespace tutti::detail {
 class OperationBuilder {
  public:
   // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of an
-  // operation. `devices` and `engine` must exist, and *devices too, during each call of the functions below. `timeout`:
-  // used for calls without a timeout of their own.
+  // operation. `devices`, *devices and `engine` must exist during each call of the functions below. `timeout`: for
+  // calls that have none in their options.
   OperationBuilder(const Membership& membership, Environment& environment, const std::unique_ptr<DeviceSide>& devices,
                    Engine& engine, std::chrono::milliseconds timeout, Segmentation segmentation);
 

@@ -19,7 +19,7 @@ std::string rank_list(const std::vector<std::uint32_t>& ranks) {
 
 namespace {
 
-// For a warning about a long wait. If this rank waits for no other rank, its own data is on its way.
+// The ranks that a warning about a long wait names. If this rank waits for no other rank, its own data is on its way.
 std::string late_ranks(const std::vector<std::uint32_t>& ranks) {
   return ranks.empty() ? "its own data to leave" : rank_list(ranks);
 }
@@ -57,8 +57,7 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
                    message.loss.lacked);
 }
 
-// Describes the resource or permission that a rank lacked when it gave up a call, as the end of "rank 1 gave it up
-// (...)". Empty for other values of `lacked`.
+// What a rank lacked when it gave up a call, as the end of "rank 1 gave it up (...)". Empty for other values.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -347,16 +346,17 @@ FailureAnalyzer::FurthestBehind FailureAnalyzer::furthest_behind(const std::vect
 // that this rank waits for, and whose process or connection has ended, comes first, and then the rank that is furthest
 // behind. Of several ranks that are equally far behind, ranks inside an earlier call may themselves wait for the
 // missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can be named.
+// Without shared memory, a rank that waits reports it soon. A single silent rank that this rank waits for comes before
+// one that only seems to be behind, because a rank that has finished without waiting is silent, too.
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) { return contains(waited, peer); };
-  // Without shared memory, a rank that waits in a call reports it soon. So if this rank waits for a single one that has
-  // reported nothing, that is the cause. Other ranks may be silent because they have finished without waiting.
   std::vector<std::uint32_t> silent = waited;
   std::erase_if(silent, [&](std::uint32_t peer) {
     const PeerStatus status = transport_.peer_status(peer);
-    const bool has_reported = status.reported != 0 && status.reported >= status.entered;
-    return peer == rank_ || !status.is_sent || has_reported || status.left >= call.tag.sequence;
+    const bool waits = status.reported > status.left && status.reported >= status.entered;
+    const bool has_given_up = status.entered == status.left && failure_of(peer, status.left);  // it waited until then
+    return peer == rank_ || !status.is_sent || waits || has_given_up || status.left >= call.tag.sequence;
   });
   const std::int32_t cause = silent.size() == 1 ? static_cast<std::int32_t>(silent.front()) : -1;
   for (const auto* parted : {&peers.ended, &peers.cut}) {

@@ -28,7 +28,7 @@ Error after_failed_round(const Error& round, const Error& step) {
           fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
 }
 
-// Whether an error of a step with this code means that the fault is another rank's, or nobody's.
+// Whether an error with this code says that another rank is at fault, or no rank.
 bool is_about_another(ErrorCode code) {
   return code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost || code == ErrorCode::kAborted;
 }

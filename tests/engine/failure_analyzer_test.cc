@@ -64,14 +64,17 @@ struct WaitsForRank1 final : CollectiveTask {
   std::optional<BadMessage> none;
 };
 
-// Three ranks over TCP make call 2. Rank 1 has sent a message of call 2 to rank 0, and rank 2 one of call 1. Then
-// rank 2 has finished call 2 without waiting. So it has reported nothing, and rank 0 does not know it. Returns the rank
-// that rank 0 names when it has waited for rank 1 for too long. `rank_1_waits`: rank 1 waits in call 2, too, so it is
-// not the cause.
-std::int32_t rank_that_is_named(bool rank_1_waits) {
+// What rank 1 does in call 2.
+enum class Rank1 : std::uint8_t { kIsStopped, kWaits, kIsStoppedBeforeIt };
+
+// Rank 0 is in call 2 of three ranks over TCP, and waits for rank 1. The last message of rank 2 was one of call 1:
+// either it has not entered call 2, or it has finished it without waiting, and has reported nothing. Rank 1 has sent a
+// message of call 2; or it has waited in call 1, so that it has reported that it was inside, and that it left. Returns
+// the rank that rank 0 names after its timeout.
+std::int32_t rank_that_is_named(Rank1 rank_1) {
   tcp_test::TestJob job(3);
   for (const std::uint32_t peer : {1U, 2U}) {
-    const CallTag tag = tcp_test::call(3 - peer);
+    const CallTag tag = tcp_test::call(rank_1 == Rank1::kIsStoppedBeforeIt ? 1 : 3 - peer);
     const auto send = job.send(peer, 0);
     const auto receive = job.receive(peer, 0);
     job.ranks[peer]->enter_call(tag, {});
@@ -81,22 +84,31 @@ std::int32_t rank_that_is_named(bool rank_1_waits) {
       return receive->arrival(tag) == Arrival::kMessage;
     }));
   }
+  const std::uint64_t last = rank_1 == Rank1::kIsStoppedBeforeIt ? 1 : 2;
+  if (rank_1 != Rank1::kIsStopped) {
+    EXPECT_TRUE(tcp_test::eventually([&] {
+      job.ranks[1]->pump();
+      return job.ranks[0]->peer_status(1).reported == last;
+    }));
+  }
+  if (rank_1 == Rank1::kIsStoppedBeforeIt) {
+    job.ranks[1]->leave_call(tcp_test::call(1), std::nullopt);
+    EXPECT_TRUE(tcp_test::eventually([&] {
+      job.ranks[1]->flush();
+      return job.ranks[0]->peer_status(1).left == last;
+    }));
+  }
   Call waiting;
   waiting.tag = tcp_test::call(2);
   job.ranks[0]->enter_call(waiting.tag, {});
-  if (rank_1_waits) {
-    EXPECT_TRUE(tcp_test::eventually([&] {
-      job.ranks[1]->pump();
-      return job.ranks[0]->peer_status(1).reported == 2;
-    }));
-  }
   WaitsForRank1 task;
   return FailureAnalyzer(0, 3, *job.ranks[0]).timed_out(waiting, 100, task).error.rank;
 }
 
 TEST(FailureAnalyzer, ARankThatSaysNothingIsNamedBeforeOneOfWhichNothingIsKnown) {
-  EXPECT_EQ(rank_that_is_named(false), 1);
-  EXPECT_EQ(rank_that_is_named(true), 2) << "rank 1 waits itself, so rank 2 is the one that has not come";
+  EXPECT_EQ(rank_that_is_named(Rank1::kIsStopped), 1);
+  EXPECT_EQ(rank_that_is_named(Rank1::kIsStoppedBeforeIt), 1);
+  EXPECT_EQ(rank_that_is_named(Rank1::kWaits), 2) << "rank 1 waits itself, so the rank that is behind is named";
 }
 
 // claim(1) records rank 0 as the claimer of part 1. If the recorded claimer is not a rank, claimer() falls back to

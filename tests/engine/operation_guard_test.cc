@@ -49,7 +49,7 @@ class FakeGuard final : public OperationGuard {
   std::vector<Error> errors_;
 };
 
-// The stream of a call. It has come to the call already.
+// A stream in which all work before the call has ended, so that the call can start at once.
 class FakeStream final : public StartCondition {
  public:
   explicit FakeStream(const FakeGuard& guard) : guard_(guard) {}

@@ -118,7 +118,9 @@ class Runner {
     ++counts_.failures;
     fmt::print("{}", describe(scenario, outcome));
     for (const std::string& what : found) fmt::print("  BROKEN: {}\n", what);
-    fmt::print("  again: fault_seeds{} --{} {}{}\n", options_.ends == EndingMode::kAfterCalls ? "" : " --survivors",
+    const bool some_steps = options_.most_steps != UINT64_MAX;
+    fmt::print("  again: fault_seeds{}{} --{} {}{}\n", options_.ends == EndingMode::kAfterCalls ? "" : " --survivors",
+               some_steps ? fmt::format(" --most-steps {}", options_.most_steps) : "",
                options_.every_step ? "every-step" : "seed", scenario.seed, datagram);
     std::fflush(stdout);
   }
@@ -126,7 +128,7 @@ class Runner {
   void every_step(const Scenario& calm, const Extent& extent) {
     std::uint64_t all = 0;
     for (const std::uint64_t steps : extent.steps) all += steps;
-    const std::uint64_t distance = std::max<std::uint64_t>(1, all / options_.most_steps);
+    const std::uint64_t distance = std::max<std::uint64_t>(1, (all - 1) / options_.most_steps + 1);
     for (std::uint32_t rank = 0; rank < calm.sim.ranks; ++rank) {
       for (std::uint64_t step = 1 + rank % distance; step <= extent.steps[rank]; step += distance) {
         for (const SimFaultKind kind : {SimFaultKind::kKill, SimFaultKind::kStop}) {

@@ -65,7 +65,7 @@ def _put_in_gloos_place() -> None:
 
 
 def _load() -> Any:
-    """Returns the test case. It also runs in the processes that a test starts, because they import this file again."""
+    """Returns the test case. The processes of a test are forked, so that only this one has to import torch."""
     if os.environ["SUITE_WAY"] != "gloo":
         import tutti.torch  # noqa: F401
     if os.environ["SUITE_WAY"] == "as-gloo":

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/mix_bits.h"
 
 namespace tutti::tool {
 namespace {
@@ -15,14 +16,8 @@ constexpr int kMaxFactors = 8;
 // Largest magnitude of a factor of kPreMulSum for floating-point types.
 constexpr std::int32_t kMaxScale = 3;
 
-// A hash of the value: one step of the generator SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom
-// number generators").
-constexpr std::uint64_t mix(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15u;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
+// A hash of the value: one step of the generator SplitMix64 (mix_bits.h).
+constexpr std::uint64_t mix(std::uint64_t value) { return mix_bits(value + 0x9e3779b97f4a7c15u); }
 
 // Returns the largest number b such that the floating-point type represents all integers from 0 to 2^b exactly. For
 // integer types the result has no meaning and no effect.

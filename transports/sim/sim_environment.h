@@ -171,7 +171,7 @@ class SimEnvironment {
   std::function<void(std::uint32_t, std::uint32_t)> reset_;
   std::unique_ptr<Network> network_;
 
-  // During run(), only the rank that has the turn may use the members above and below.
+  // During run(), only the rank that has the turn may use these members, except for Rank::turn.
   std::deque<Rank> ranks_;
 };
 

@@ -323,10 +323,11 @@ class AcrossMachines final : public DeviceSide {
     DeviceSide& devices = machine_->devices();
     Status resumed = devices.resume();
     if (!resumed.ok()) return agree_on(in_ranks_of(std::move(resumed).error(), shared_->machine));
-    if (!devices.runs_on_devices()) {
-      return agree_on(
-          Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                "the GPUs of this machine cannot carry out calls any more: see the warning of its first rank"});
+    if (!can_run_parts(devices)) {
+      static_cast<void>(devices.suspend());
+      return agree_on(Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                            "the GPUs of this machine have too little left to carry out long calls: see the warning of "
+                            "its first rank"});
     }
     Status agreed = agree_on({});
     if (!agreed.ok()) static_cast<void>(devices.suspend());

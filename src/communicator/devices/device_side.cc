@@ -19,8 +19,8 @@ GpuUse DeviceSide::gpu_use() const {
   return executor->is_on_one_gpu() ? GpuUse::kOneGpu : GpuUse::kSeveralGpus;
 }
 
-// Every rank takes part in the rounds of set-up, with its memory or with its error, so that the other ranks do not
-// wait until the timeout.
+// A rank that has failed takes part in the rounds, too, and sends its error. Otherwise the other ranks would wait until
+// the timeout.
 Result<std::unique_ptr<MemoryImpl>> DeviceSide::register_memory(void* data, std::size_t bytes) {
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   if (executor == nullptr) {

@@ -45,6 +45,11 @@ Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks) {
   return error;
 }
 
+bool can_run_parts(const DeviceSide& machine) {
+  const std::shared_ptr<DeviceExecutor> executor = machine.executor();
+  return executor != nullptr && executor->resources().settings().transfers;
+}
+
 bool needs_inner_rounds(const JobContext& job_context) {
   const auto& machines = job_context.machines;
   return job_context.devices &&
@@ -72,8 +77,7 @@ class InnerMaker {
   Result<std::unique_ptr<InnerCommunicators>> make() {
     if (!find_ranks()) return std::unique_ptr<InnerCommunicators>();
     auto machine = make_inner(made_->machine_ranks, inner_id(outer_.id, environment_.nodes[outer_.rank]), true);
-    const bool able = machine.ok() && (*machine)->devices().runs_on_devices() &&
-                      (*machine)->devices().executor()->resources().settings().transfers && !shares_device();
+    const bool able = machine.ok() && can_run_parts((*machine)->devices()) && !shares_device();
     auto agreed = agree(machine.ok() ? Result<bool>(able) : in_outer_ranks(machine.error(), made_->machine_ranks));
     if (!agreed) return agreed.error();
     if (!*agreed) return std::unique_ptr<InnerCommunicators>();
@@ -135,7 +139,7 @@ class InnerMaker {
   }
 
   // Whether another rank of this process has the same GPU. If so, the parts would have to wait for that rank. It can be
-  // a rank of another machine, because node ids can divide one machine into several.
+  // a rank of another machine, because users can divide one machine into several.
   bool shares_device() const { return outer_.process_ranks->share_device(); }
 
   // A round of all ranks. Returns whether all of them are able to go on.

@@ -14,6 +14,7 @@
 namespace tutti::detail {
 
 class CommunicatorImpl;
+class DeviceSide;
 
 struct InnerCommunicators {
   std::unique_ptr<CommunicatorImpl> machine;  // the ranks of this rank's machine
@@ -22,6 +23,10 @@ struct InnerCommunicators {
   std::vector<std::uint32_t> machine_ranks;
   std::vector<std::uint32_t> rail_ranks;
 };
+
+// Whether the GPUs of the machine carry out calls, and each call as a whole. If they are so occupied that they need
+// several rounds for a call, they cannot run long parts. The same on all ranks of the machine.
+bool can_run_parts(const DeviceSide& machine);
 
 // Translates the rank of an error, which is one of an inner communicator. `ranks`: that communicator's ranks in the
 // outer one.
@@ -35,7 +40,7 @@ bool needs_inner_rounds(const JobContext& job_context);
 
 // Makes the inner communicators for a communicator with the members and the environment of `outer`. Returns null on all
 // ranks if calls do not run in parts: the ranks are on one machine, the machines have different numbers of ranks or
-// only one rank each, ranks share a GPU, or the GPUs of some machine carry out no calls. `timeout`: used for calls
+// only one rank each, ranks share a GPU, or can_run_parts() is false for some machine. `timeout`: used for calls
 // without a timeout of their own. `among`: a round of the outer communicator's members; in a split, ranks of other new
 // communicators take part in the same rounds. If one rank returns an error, all ranks return one.
 Result<std::unique_ptr<InnerCommunicators>> make_inner_communicators(const Membership& outer,
