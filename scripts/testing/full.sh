@@ -76,7 +76,7 @@ repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machin
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$repeats"; }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
-one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^(Fault|Survivor)Seeds\.'
+one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^FaultSeeds\.|^SurvivorSeeds\.'
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
 # tests/device/unit and tests/device/calls run the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
@@ -96,8 +96,9 @@ part_tsan_rest() {
 }
 # Tests that only asan_whole runs. The programs run a second time with other numbers of hardware queues. BlockBudgetJobs
 # have more ranks than this sanitizer can run within their timeouts, and the call of nine ranks takes minutes.
-slow_with_tsan='^(device|cuda)_.*_(eight_queues|one_queue)$|^BlockBudgetJobs|DeviceVariableCalls.*/On000000000'
-# tsan_folder FOLDER: runs the tests of this folder, if there are any.
+slow_with_tsan='_eight_queues$|_one_queue$|^BlockBudgetJobs|DeviceVariableCalls.*/On000000000'
+# tsan_folder FOLDER: runs the tests of this folder, if there are any. A regular expression of ctest may have at most
+# nine pairs of parentheses; run_ctest reports one that has more.
 tsan_folder() {
   local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|$slow_with_tsan") dir=build/tsan/$1 listed
   listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"

@@ -33,6 +33,7 @@ part_slow() { sleep 1.2 && count_pass; }
 part_bad() { [ -e good ] && count_pass || count_fail 'the bad part'; }
 part_left() { count_skip "$(cat build/left)" 'for no reason'; }
 part_empty() { return 0; }
+part_expression() { run_ctest dev -E '(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)'; }
 END
   echo first >src/file
   echo first >docs/file
@@ -44,6 +45,16 @@ commit() { git init -q . && git add -A && git -c user.name=t -c user.email=t@t c
 run_test() {
   status=0
   scripts/test "$@" >"$here/out" 2>&1 || status=$?
+}
+
+# ctest ignores an expression with more than nine pairs of parentheses, and then runs all tests.
+an_expression_that_ctest_cannot_read_fails_the_part() {
+  echo 'quick_parts=(expression:1)' >>scripts/testing/full.sh
+  mkdir -p build/dev && echo 'TUTTI_SANITIZER:STRING=' >build/dev/CMakeCache.txt
+  echo 'add_test(one true)' >build/dev/CTestTestfile.cmake
+  run_test
+  expect_status 1
+  expect_line '^failed: build/dev: ctest cannot read an expression of: -E '
 }
 
 a_failed_part_fails_the_run_and_is_named() {
