@@ -152,6 +152,13 @@ class TUTTI_API PlanBuilder {
     // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
     // must not have it.
     Step& completes();
+    // Makes the step a run of `chunks` equations, at least 1 (the default): equation i uses the i-th chunk from each
+    // chunk on that the step names, and value i is part i of each message. After the last chunk of a buffer, a run goes
+    // on with chunk 0. The rank at the other end must expect a message of as many chunks. No equation may store to a
+    // chunk that another one of the run reads. A run that is received without a local operand and is not stored to the
+    // output needs a plan with 1 chunk per block. Messages with several chunks must fit into one slot of a connection,
+    // so they suit short calls. Such a plan runs on the host only, and not in calls whose blocks differ in length.
+    Step& run(std::uint32_t chunks);
     // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1,
     // in the previous tile. That step may be added to the builder later than this one.
     Step& after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before = 0);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "algorithms/generators.h"
+#include "base/collective_table.h"
 #include "plan/collective.h"
 
 namespace tutti {
@@ -48,7 +49,20 @@ std::vector<Algorithm> algorithms_of(CollectiveKind kind) {
   return algorithms;
 }
 
-Result<Generator> find_generator(const Collective& collective, Algorithm algorithm) {
+bool has_runs(CollectiveKind kind, Algorithm algorithm) {
+  return std::any_of(std::begin(kAlgorithmTable), std::end(kAlgorithmTable), [&](const AlgorithmRow& row) {
+    return row.kind == kind && row.algorithm == algorithm && row.in_runs != nullptr;
+  });
+}
+
+Messages messages_for(const Collective& collective, std::uint64_t block_bytes, std::uint64_t slot_bytes) {
+  const CollectiveRow& row = row_of(collective.kind);
+  const std::uint64_t blocks =
+      std::max<std::uint64_t>({1, block_count(row.input, collective.ranks), block_count(row.output, collective.ranks)});
+  return block_bytes <= slot_bytes / blocks ? Messages::kRuns : Messages::kOneChunk;
+}
+
+Result<Generator> find_generator(const Collective& collective, Algorithm algorithm, Messages messages) {
   if (collective.ranks == 0) return refusal(ErrorCode::kInvalidArgument, "a collective needs at least 1 rank, not 0");
   if (collective.ranks > kMaxRanks) {
     return refusal(ErrorCode::kUnsupported,
@@ -80,6 +94,7 @@ Result<Generator> find_generator(const Collective& collective, Algorithm algorit
                     to_string(algorithm), row->most_ranks, collective.ranks,
                     names_of(algorithms_for_many(collective.kind))));
   }
+  if (messages == Messages::kRuns && row->in_runs != nullptr) return row->in_runs(collective);
   return row->generator(collective);
 }
 

@@ -13,6 +13,7 @@
 // last round only block 0, which then holds every rank's contribution.
 //   round k, message m   send (in or scratch)[s(k+1)+m] to r + s(k+1)
 //                        (in or scratch)[m] (+) received: store scratch[m]; in the last round complete: store out
+//   (With runs, m stands for all messages of the round.)
 //
 // All-gather. The rounds run in reverse. At the beginning of round k = q-1, ..., 0, rank r has its blocks 0 ..
 // s(k+1)-1, and sends the first s(k) - s(k+1) of them to rank r - s(k+1), which numbers them s(k+1) .. s(k)-1.
@@ -23,9 +24,14 @@
 // Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends p - 1 blocks in
 // all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the all-reduce, which is the minimum for every p.
 // Neither a reduce-scatter nor an all-gather can have fewer rounds. An all-reduce can, if it sends more bytes (for
-// example recursive_doubling.cc). Each block of a round is a message of its own (algorithms/rounds.h), so with more
-// than 17 ranks the longest rounds (the first of the reduce-scatter, the last of the all-gather) take more than one
-// latency.
+// example recursive_doubling.cc).
+//
+// There are two forms of each plan (Messages in algorithms.h). With one chunk in a message, each block of a round is a
+// message of its own (algorithms/rounds.h), so with more than 17 ranks the longest rounds (the first of the
+// reduce-scatter, the last of the all-gather) take more than one latency. With runs, a round is one message, so a half
+// has ceil(log2 p) messages instead of p - 1. Then the partial sum of block i of a rank is in scratch[i]. For odd p,
+// the last block that round 1 sends has no partial sum yet, and is copied to scratch first, so that the round is one
+// run. Both forms do the same additions, so they have the same results.
 //
 // Order of addition: a rank's own value is first. The sums that it receives follow, round by round. For example,
 // with p = 4, the result of block c is (rc + r(c+2)) + (r(c+3) + r(c+1)), where rc is the value of rank c. This is
@@ -49,6 +55,8 @@
 namespace tutti {
 namespace {
 
+constexpr std::uint16_t kRunLane = 0;
+
 RankPlan build_copy() {
   ChannelBuilder channel;
   channel.step().local(Space::kInput, 0).store(Space::kOutput, 0);
@@ -61,17 +69,73 @@ RankPlan build_one_rank_sum() {
   return {.channels = {std::move(channel).build()}};
 }
 
+// The reduce-scatter with runs: a round is one message. Block i of the rank is scratch[i] once it is a partial sum.
+void reduce_scatter_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, std::uint32_t result) {
+  const std::vector<std::uint32_t> skips = circulant_skips(ranks);
+  const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
+  // Round 0 makes partial sums of the blocks 0 .. ranks - skips[1] - 1. For an odd number of ranks, block skips[1] - 1,
+  // which round 1 sends as its last one, is not among them.
+  const std::uint32_t last = skips[1] - 1;
+  if (ranks % 2 != 0) channel.step().local(Space::kInput, block(last)).store(Space::kScratch, last);
+  for (std::size_t k = 0; k + 1 < skips.size(); ++k) {
+    const std::uint32_t skip = skips[k + 1];
+    const std::uint32_t run = skips[k] - skip;
+    const auto own = [&](ChannelBuilder::StepBuilder& step, std::uint32_t i) {
+      step.run(run).local(k == 0 ? Space::kInput : Space::kScratch, k == 0 ? block(i) : i);
+    };
+    auto sends = channel.step();
+    own(sends, skip);
+    sends.send(channel.send_to(block(skip), kRunLane));
+    auto receives = channel.step();
+    own(receives, 0);
+    receives.receive(channel.receive_from(block(ranks - skip), kRunLane));
+    if (k + 2 == skips.size()) {
+      receives.store(Space::kOutput, result).completes();
+    } else {
+      receives.store(Space::kScratch, 0);
+    }
+  }
+}
+
+// The all-gather with runs: a round is one message.
+void all_gather_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, Slice own) {
+  const std::vector<std::uint32_t> skips = circulant_skips(ranks);
+  const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
+  for (std::size_t k = skips.size() - 1; k-- > 0;) {
+    const std::uint32_t skip = skips[k + 1];
+    const std::uint32_t run = skips[k] - skip;
+    auto sends = channel.step();
+    if (k + 2 == skips.size() && own.space == Space::kInput) {
+      sends.local(own.space, own.chunk).store(Space::kOutput, rank);
+    } else {
+      sends.run(run).local(Space::kOutput, rank);
+    }
+    sends.send(channel.send_to(block(ranks - skip), kRunLane));
+    auto receives = channel.step();
+    receives.run(run).receive(channel.receive_from(block(skip), kRunLane)).store(Space::kOutput, block(skip));
+  }
+}
+
 RankPlan build_reduce_scatter(const PlanShape& shape, std::uint32_t rank) {
   if (shape.collective.ranks == 1) return build_one_rank_sum();
   ChannelBuilder channel;
-  add_circulant_reduce_scatter(channel, rank, shape.collective.ranks, 0);
+  if (shape.longest_run > 1) {
+    reduce_scatter_in_runs(channel, rank, shape.collective.ranks, 0);
+  } else {
+    add_circulant_reduce_scatter(channel, rank, shape.collective.ranks, 0);
+  }
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_all_gather(const PlanShape& shape, std::uint32_t rank) {
   if (shape.collective.ranks == 1) return build_copy();
   ChannelBuilder channel;
-  add_circulant_all_gather(channel, rank, shape.collective.ranks, {.space = Space::kInput, .chunk = 0});
+  const Slice own{.space = Space::kInput, .chunk = 0};
+  if (shape.longest_run > 1) {
+    all_gather_in_runs(channel, rank, shape.collective.ranks, own);
+  } else {
+    add_circulant_all_gather(channel, rank, shape.collective.ranks, own);
+  }
   return {.channels = {std::move(channel).build()}};
 }
 
@@ -79,8 +143,14 @@ RankPlan build_all_reduce(const PlanShape& shape, std::uint32_t rank) {
   const std::uint32_t ranks = shape.collective.ranks;
   if (ranks == 1) return build_one_rank_sum();
   ChannelBuilder channel;
-  add_circulant_reduce_scatter(channel, rank, ranks, rank);
-  add_circulant_all_gather(channel, rank, ranks, {.space = Space::kOutput, .chunk = rank});
+  const Slice own{.space = Space::kOutput, .chunk = rank};
+  if (shape.longest_run > 1) {
+    reduce_scatter_in_runs(channel, rank, ranks, rank);
+    all_gather_in_runs(channel, rank, ranks, own);
+  } else {
+    add_circulant_reduce_scatter(channel, rank, ranks, rank);
+    add_circulant_all_gather(channel, rank, ranks, own);
+  }
   return {.channels = {std::move(channel).build()}};
 }
 
@@ -96,6 +166,17 @@ PlanShape shape_of(const Collective& collective) {
 // Number of scratch chunks for partial sums. With 1 or 2 ranks there is at most one round, and its sum is the
 // result, so no scratch is needed.
 std::uint32_t scratch_chunks(std::uint32_t ranks) { return ranks > 2 ? ranks : 0; }
+
+// Changes a shape to the form with runs. Up to 3 ranks, all messages have one block, so both forms are the same.
+PlanShape in_runs(PlanShape shape) {
+  const std::uint32_t ranks = shape.collective.ranks;
+  if (ranks <= 3) return shape;
+  const std::uint32_t half = circulant_skips(ranks)[1];
+  shape.longest_run = ranks - half;
+  shape.lanes = 1;
+  if (shape.scratch_chunks > 0) shape.scratch_chunks = half;
+  return shape;
+}
 
 }  // namespace
 
@@ -160,6 +241,24 @@ void add_circulant_all_gather(ChannelBuilder& channel, std::uint32_t rank, std::
     };
     for_each_of_round(skips[k] - skip, lanes, send, receive);
   }
+}
+
+Generator circulant_reduce_scatter_in_runs(const Collective& collective) {
+  Generator generator = circulant_reduce_scatter(collective);
+  generator.shape = in_runs(generator.shape);
+  return generator;
+}
+
+Generator circulant_all_gather_in_runs(const Collective& collective) {
+  Generator generator = circulant_all_gather(collective);
+  generator.shape = in_runs(generator.shape);
+  return generator;
+}
+
+Generator circulant_all_reduce_in_runs(const Collective& collective) {
+  Generator generator = circulant_all_reduce(collective);
+  generator.shape = in_runs(generator.shape);
+  return generator;
 }
 
 Generator circulant_reduce_scatter(const Collective& collective) {

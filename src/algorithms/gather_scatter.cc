@@ -26,9 +26,20 @@
 // many messages as in the direct plan, but it has only ceil(log2 p) peers. Suited for many ranks, if p - 1 connections
 // of the root would be too many.
 //
-// Source: folklore. Other libraries join the blocks of a subtree to one message; here each block stays a message
-// of its own.
+// Binomial tree with runs (Messages in algorithms.h). The blocks of a subtree are one message, so a rank handles at
+// most ceil(log2 p) + 1 messages. A vrank v other than the root collects the blocks of its subtree in scratch, block
+// v + i in scratch[i].
+//   gather:  in[0]: store scratch[0] (the root: out[root]); for each child c: received, the run of its subtree: store
+//            scratch[c - v] (the root: out); then scratch[0], the run of the own subtree: send to the parent. A vrank
+//            without children sends in[0].
+//   scatter: received from the parent, the run of the own subtree: store scratch[0]; for each child c, farthest first:
+//            scratch[c - v] (the root: in), the run of its subtree: send; then scratch[0] (the root: in[root]): store
+//            out[0]. A vrank without children stores the received block to out[0].
+//
+// Source: folklore.
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "algorithms/rooted.h"
 
@@ -62,9 +73,34 @@ RankPlan build_direct_gather(const PlanShape& shape, std::uint32_t rank) {
   return {.channels = {std::move(channel).build()}};
 }
 
+RankPlan gather_in_runs(const VirtualRanks& vranks, std::uint32_t vrank) {
+  ChannelBuilder channel;
+  const std::uint32_t size = binomial_size(vrank, vranks.ranks);
+  if (vrank == 0 || size == 1) {
+    gather_own(channel, vranks, vrank, binomial_parent(vrank));
+  } else {
+    channel.step().local(Space::kInput, 0).store(Space::kScratch, 0);
+  }
+  for_each_binomial_child(vrank, vranks.ranks, [&](std::uint32_t child) {
+    auto step = channel.step();
+    step.run(binomial_size(child, vranks.ranks)).receive(channel.receive_from(vranks.rank_at(child), kLane));
+    if (vrank == 0) {
+      step.store(Space::kOutput, vranks.rank_at(child));
+    } else {
+      step.store(Space::kScratch, child - vrank);
+    }
+  });
+  if (vrank != 0 && size > 1) {
+    const std::uint16_t to = channel.send_to(vranks.rank_at(binomial_parent(vrank)), kLane);
+    channel.step().run(size).local(Space::kScratch, 0).send(to);
+  }
+  return {.channels = {std::move(channel).build()}};
+}
+
 RankPlan build_binomial_gather(const PlanShape& shape, std::uint32_t rank) {
   const VirtualRanks vranks(shape.collective);
   const std::uint32_t vrank = vranks.vrank_of(rank);
+  if (shape.longest_run > 1) return gather_in_runs(vranks, vrank);
   const std::uint32_t parent = binomial_parent(vrank);
   ChannelBuilder channel;
   gather_own(channel, vranks, vrank, parent);
@@ -102,9 +138,37 @@ RankPlan build_direct_scatter(const PlanShape& shape, std::uint32_t rank) {
   return {.channels = {std::move(channel).build()}};
 }
 
+RankPlan scatter_in_runs(const VirtualRanks& vranks, std::uint32_t vrank) {
+  ChannelBuilder channel;
+  const std::uint32_t size = binomial_size(vrank, vranks.ranks);
+  if (vrank != 0 && size > 1) {
+    const std::uint16_t from = channel.receive_from(vranks.rank_at(binomial_parent(vrank)), kLane);
+    channel.step().run(size).receive(from).store(Space::kScratch, 0);
+  }
+  std::vector<std::uint32_t> children;
+  for_each_binomial_child(vrank, vranks.ranks, [&](std::uint32_t child) { children.push_back(child); });
+  for (std::size_t i = children.size(); i-- > 0;) {
+    auto step = channel.step();
+    step.run(binomial_size(children[i], vranks.ranks));
+    if (vrank == 0) {
+      step.local(Space::kInput, vranks.rank_at(children[i]));
+    } else {
+      step.local(Space::kScratch, children[i] - vrank);
+    }
+    step.send(channel.send_to(vranks.rank_at(children[i]), kLane));
+  }
+  if (vrank == 0 || size == 1) {
+    scatter_own(channel, vranks, vrank, binomial_parent(vrank));
+  } else {
+    channel.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
+  }
+  return {.channels = {std::move(channel).build()}};
+}
+
 RankPlan build_binomial_scatter(const PlanShape& shape, std::uint32_t rank) {
   const VirtualRanks vranks(shape.collective);
   const std::uint32_t vrank = vranks.vrank_of(rank);
+  if (shape.longest_run > 1) return scatter_in_runs(vranks, vrank);
   const std::uint32_t parent = binomial_parent(vrank);
   ChannelBuilder channel;
   for (std::uint32_t below = vrank + binomial_size(vrank, vranks.ranks) - 1; below > vrank; --below) {
@@ -120,7 +184,22 @@ RankPlan build_binomial_scatter(const PlanShape& shape, std::uint32_t rank) {
   return {.channels = {std::move(channel).build()}};
 }
 
+// Changes a shape to the form with runs. The longest run is the largest subtree of a child of the root.
+Generator in_runs(Generator generator) {
+  const std::uint32_t ranks = generator.shape.collective.ranks;
+  std::uint32_t longest = 1;
+  for_each_binomial_child(0, ranks,
+                          [&](std::uint32_t child) { longest = std::max(longest, binomial_size(child, ranks)); });
+  generator.shape.longest_run = longest;
+  generator.shape.scratch_chunks = longest > 1 ? longest : 0;
+  return generator;
+}
+
 }  // namespace
+
+Generator binomial_gather_in_runs(const Collective& collective) { return in_runs(binomial_gather(collective)); }
+
+Generator binomial_scatter_in_runs(const Collective& collective) { return in_runs(binomial_scatter(collective)); }
 
 Generator direct_gather(const Collective& collective) {
   return {.shape = {.collective = collective, .algorithm = Algorithm::kDirect}, .build = build_direct_gather};

@@ -29,6 +29,10 @@ Generator hierarchical_all_reduce(const Collective& collective);
 Generator hierarchical_tree_all_reduce(const Collective& collective);
 Generator circulant_reduce_scatter(const Collective& collective);
 Generator circulant_all_gather(const Collective& collective);
+Generator halving_doubling_all_reduce_in_runs(const Collective& collective);
+Generator circulant_all_reduce_in_runs(const Collective& collective);
+Generator circulant_reduce_scatter_in_runs(const Collective& collective);
+Generator circulant_all_gather_in_runs(const Collective& collective);
 
 Generator binomial_broadcast(const Collective& collective);
 Generator chain_broadcast(const Collective& collective);
@@ -60,12 +64,16 @@ Generator direct_gather(const Collective& collective);
 Generator binomial_gather(const Collective& collective);
 Generator direct_scatter(const Collective& collective);
 Generator binomial_scatter(const Collective& collective);
+Generator binomial_gather_in_runs(const Collective& collective);
+Generator binomial_scatter_in_runs(const Collective& collective);
 
 struct AlgorithmRow {
   CollectiveKind kind;
   Algorithm algorithm;
   Generator (*generator)(const Collective& collective);
   std::uint32_t most_ranks;
+  // The form of the plan in which a message carries a run of chunks (Messages::kRuns); null if there is none.
+  Generator (*in_runs)(const Collective& collective) = nullptr;
 };
 
 // One row for each collective and algorithm that have a plan. `most_ranks` is the largest number of ranks that the
@@ -76,9 +84,10 @@ inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
     {CollectiveKind::kAllReduce, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {CollectiveKind::kAllReduce, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},
     {CollectiveKind::kAllReduce, Algorithm::kTwoShot, two_shot_all_reduce, kMaxDirectRanks},
-    {CollectiveKind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kHalvingDoubling, halving_doubling_all_reduce, kMaxRanks,
+     halving_doubling_all_reduce_in_runs},
     {CollectiveKind::kAllReduce, Algorithm::kRecursiveDoubling, recursive_doubling_all_reduce, kMaxRanks},
-    {CollectiveKind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks},
+    {CollectiveKind::kAllReduce, Algorithm::kCirculant, circulant_all_reduce, kMaxRanks, circulant_all_reduce_in_runs},
     {CollectiveKind::kAllReduce, Algorithm::kHierarchical, hierarchical_all_reduce, kMaxRanks},
     {CollectiveKind::kAllReduce, Algorithm::kHierarchicalTree, hierarchical_tree_all_reduce, kMaxRanks},
     {CollectiveKind::kBroadcast, Algorithm::kRing, ring_broadcast, kMaxDirectRanks},
@@ -95,18 +104,19 @@ inline constexpr auto kAlgorithmTable = std::to_array<AlgorithmRow>({
     {CollectiveKind::kReduce, Algorithm::kDirect, direct_reduce, kMaxDirectRanks},
     {CollectiveKind::kAllGather, Algorithm::kRing, ring_all_gather, kMaxRanks},
     {CollectiveKind::kAllGather, Algorithm::kDirect, direct_all_gather, kMaxDirectRanks},
-    {CollectiveKind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks},
+    {CollectiveKind::kAllGather, Algorithm::kCirculant, circulant_all_gather, kMaxRanks, circulant_all_gather_in_runs},
     {CollectiveKind::kAllGather, Algorithm::kHierarchical, hierarchical_all_gather, kMaxRanks},
     {CollectiveKind::kReduceScatter, Algorithm::kRing, ring_reduce_scatter, kMaxRanks},
     {CollectiveKind::kReduceScatter, Algorithm::kDirect, direct_reduce_scatter, kMaxDirectRanks},
-    {CollectiveKind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks},
+    {CollectiveKind::kReduceScatter, Algorithm::kCirculant, circulant_reduce_scatter, kMaxRanks,
+     circulant_reduce_scatter_in_runs},
     {CollectiveKind::kReduceScatter, Algorithm::kHierarchical, hierarchical_reduce_scatter, kMaxRanks},
     {CollectiveKind::kAllToAll, Algorithm::kDirect, direct_all_to_all, kMaxDirectRanks},
     {CollectiveKind::kAllToAll, Algorithm::kPairwise, pairwise_all_to_all, kMaxDirectRanks},
     {CollectiveKind::kAllToAll, Algorithm::kBruck, bruck_all_to_all, kMaxRanks},
-    {CollectiveKind::kGather, Algorithm::kBinomial, binomial_gather, kMaxRanks},
+    {CollectiveKind::kGather, Algorithm::kBinomial, binomial_gather, kMaxRanks, binomial_gather_in_runs},
     {CollectiveKind::kGather, Algorithm::kDirect, direct_gather, kMaxDirectRanks},
-    {CollectiveKind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks},
+    {CollectiveKind::kScatter, Algorithm::kBinomial, binomial_scatter, kMaxRanks, binomial_scatter_in_runs},
     {CollectiveKind::kScatter, Algorithm::kDirect, direct_scatter, kMaxDirectRanks},
     {CollectiveKind::kBarrier, Algorithm::kDoubleTree, double_tree_all_reduce, kMaxRanks},
     {CollectiveKind::kBarrier, Algorithm::kOneShot, one_shot_all_reduce, kMaxDirectRanks},

@@ -1,16 +1,18 @@
 // All-reduce by recursive halving and doubling.
 //
-// A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two,
-// and divide the message into Q chunks. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor
-// 2^j. Initially all chunks remain. In each round, rank v sends those of its remaining chunks with a number that
-// differs from v in bit j, and adds the received chunks to the others, which remain. After the last round only chunk
-// v remains, and it holds every rank's contribution. In the doubling, the rounds run in reverse: in round j, rank v
-// has the results of all chunks with numbers that agree with v in bits 0 .. j. It sends all of them to rank v xor
-// 2^j, and receives and stores as many others.
-//   halving, round j    send (in or scratch)[c] for c = v xor 2^j modulo 2^(j+1)
-//                       received (+) (in or scratch)[c] for c = v modulo 2^(j+1), in the order of the ranks:
+// A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two, and
+// divide the message into Q chunks. Rank v is to reduce the chunk rev(v): the number v with its log2 Q bits in reverse
+// order. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor 2^j. Initially all chunks remain. In
+// each round, rank v keeps the half of its remaining chunks in which rev(v) is, sends the other half, and adds the
+// received chunks to those that it keeps. After the last round only chunk rev(v) remains, and it holds every rank's
+// contribution. In the doubling, the rounds run in reverse: in round j, rank v has the results of the chunks that it
+// kept in round j. It sends all of them to rank v xor 2^j, and receives and stores as many others. Because of the
+// reversed bits, all of these sets are runs of consecutive chunks. Let K(v, j) be the run of Q / 2^(j+1) chunks in
+// which rev(v) is; K(v xor 2^j, j) is the run beside it.
+//   halving, round j    send (in or scratch)[c] for c in K(v xor 2^j, j)
+//                       received (+) (in or scratch)[c] for c in K(v, j), in the order of the ranks:
 //                       store scratch[c]; in the last round complete: store out[c]
-//   doubling, round j   send out[c] for c = v modulo 2^(j+1); received: store out[c] for c = v xor 2^j modulo 2^(j+1)
+//   doubling, round j   send out[c] for c in K(v, j); received: store out[c] for c in K(v xor 2^j, j)
 //
 // Any other number of ranks is folded (algorithms/folding.h): v numbers the core ranks, and Q is their number. A
 // helper sends its input to its core rank. The core rank adds it in the same steps that read its own input in
@@ -26,8 +28,11 @@
 // first a rank and its helper, then neighbouring core ranks, then neighbouring pairs of them, and so on. (One
 // exception: in round 0, a core rank with a helper adds three values from left to right if its partner has the lower
 // number.) So partners have near rank numbers in the early rounds, which have the most data. With consecutive ranks on
-// each machine, much of the data then stays inside machines. Each chunk of a round is a message of its own
-// (algorithms/rounds.h).
+// each machine, much of the data then stays inside machines.
+//
+// There are two forms of the plan (Messages in algorithms.h). With one chunk in a message, each chunk of a round is a
+// message of its own (algorithms/rounds.h). With runs, a round is one message. Both do the same additions, so they have
+// the same results.
 //
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
 // Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
@@ -41,15 +46,23 @@
 namespace tutti {
 namespace {
 
-std::uint16_t lanes_of(const Folding& folding) { return round_lanes(folding.cores / 2); }
+// The chunks of one step: a single one, or a run of them (Step::run).
+struct Chunks {
+  std::uint32_t first = 0;
+  std::uint32_t count = 1;
+};
 
 // Builds the channel of one core rank. Also records the order in which it receives chunks from its helper
 // (taken()) and sends result chunks to its helper (handed_on()), because the helper's channel must have the same
 // order.
 class CoreBuilder {
  public:
-  CoreBuilder(const Folding& roles, std::uint32_t core)
-      : roles_(roles), core_(core), lanes_(lanes_of(roles)), helper_(roles.helper_of(core)) {}
+  CoreBuilder(const Folding& roles, std::uint32_t core, const PlanShape& shape)
+      : roles_(roles),
+        core_(core),
+        lanes_(shape.lanes),
+        in_runs_(shape.longest_run > 1),
+        helper_(roles.helper_of(core)) {}
 
   void halve(std::uint32_t round) {
     const Pairing pair = pairing(round);
@@ -67,7 +80,7 @@ class CoreBuilder {
           if (pair.partner_is_lower) step.receive(from);
           add_own(step, round, pair.ours(m));
           if (!pair.partner_is_lower) step.receive(from);
-          step.store(last ? Space::kOutput : Space::kScratch, pair.ours(m));
+          step.store(last ? Space::kOutput : Space::kScratch, pair.ours(m).first);
           if (!last) return;
           step.completes();
           hand_on(step, pair.ours(m));
@@ -79,73 +92,86 @@ class CoreBuilder {
     for_each_of_round(
         pair.messages, lanes_,
         [&](std::uint32_t m) {
-          channel_.step().local(Space::kOutput, pair.ours(m)).send(channel_.send_to(pair.partner, lane(m)));
+          const std::uint16_t to = channel_.send_to(pair.partner, lane(m));
+          channel_.step().run(pair.run).local(Space::kOutput, pair.ours(m).first).send(to);
         },
         [&](std::uint32_t m) {
           auto step = channel_.step();
-          step.receive(channel_.receive_from(pair.partner, lane(m))).store(Space::kOutput, pair.theirs(m));
+          const std::uint16_t from = channel_.receive_from(pair.partner, lane(m));
+          step.run(pair.run).receive(from).store(Space::kOutput, pair.theirs(m).first);
           hand_on(step, pair.theirs(m));
         });
   }
 
-  const std::vector<std::uint32_t>& taken() const { return taken_; }
-  const std::vector<std::uint32_t>& handed_on() const { return handed_on_; }
+  const std::vector<Chunks>& taken() const { return taken_; }
+  const std::vector<Chunks>& handed_on() const { return handed_on_; }
   Channel build() && { return std::move(channel_).build(); }
 
  private:
   struct Pairing {
-    std::uint32_t core;
-    std::uint32_t bit;
-    std::uint32_t partner;  // the partner's rank, not its core number
-    std::uint32_t messages;
+    std::uint32_t partner;   // the partner's rank, not its core number
+    std::uint32_t messages;  // number of messages in each direction, each with `run` chunks
+    std::uint32_t run;
+    std::uint32_t first_own;    // first chunk of the run K(v, j) of this core (see the top of this file)
+    std::uint32_t first_other;  // first chunk of the run that the partner keeps
     bool partner_is_lower;
 
-    std::uint32_t ours(std::uint32_t m) const { return core % (2 * bit) + m * 2 * bit; }
-    std::uint32_t theirs(std::uint32_t m) const { return (core ^ bit) % (2 * bit) + m * 2 * bit; }
+    Chunks ours(std::uint32_t m) const { return {.first = first_own + m * run, .count = run}; }
+    Chunks theirs(std::uint32_t m) const { return {.first = first_other + m * run, .count = run}; }
   };
 
   Pairing pairing(std::uint32_t round) const {
     const std::uint32_t bit = 1u << round;
-    return {.core = core_,
-            .bit = bit,
-            .partner = roles_.rank_of(core_ ^ bit),
-            .messages = roles_.cores / (2 * bit),
+    const std::uint32_t half = roles_.cores / (2 * bit);
+    return {.partner = roles_.rank_of(core_ ^ bit),
+            .messages = in_runs_ ? 1 : half,
+            .run = in_runs_ ? half : 1,
+            .first_own = first_kept(core_, round),
+            .first_other = first_kept(core_ ^ bit, round),
             .partner_is_lower = (core_ & bit) != 0};
+  }
+  // The first chunk that a core keeps in a round: the lowest `round` + 1 bits of its number in reverse order, followed
+  // by zeros.
+  std::uint32_t first_kept(std::uint32_t core, std::uint32_t round) const {
+    std::uint32_t first = 0;
+    for (std::uint32_t j = 0; j <= round; ++j) first |= (core >> j & 1u) << (roles_.rounds() - 1 - j);
+    return first;
   }
   std::uint16_t lane(std::size_t message) const { return static_cast<std::uint16_t>(message % lanes_); }
 
   // Appends this rank's value of a chunk, as it is before round `round`, to the operands of a step. In round 0,
   // the value is its input, and the helper's input (if there is a helper) is another operand.
-  void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, std::uint32_t chunk) {
-    step.local(round == 0 ? Space::kInput : Space::kScratch, chunk);
+  void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, const Chunks& chunks) {
+    step.run(chunks.count).local(round == 0 ? Space::kInput : Space::kScratch, chunks.first);
     if (round > 0 || helper_ == kNoHelper) return;
     step.receive(channel_.receive_from(helper_, lane(taken_.size())));
-    taken_.push_back(chunk);
+    taken_.push_back(chunks);
   }
-  void hand_on(ChannelBuilder::StepBuilder& step, std::uint32_t chunk) {
+  void hand_on(ChannelBuilder::StepBuilder& step, const Chunks& chunks) {
     if (helper_ == kNoHelper) return;
     step.send(channel_.send_to(helper_, lane(handed_on_.size())));
-    handed_on_.push_back(chunk);
+    handed_on_.push_back(chunks);
   }
 
   const Folding& roles_;
   const std::uint32_t core_;
   const std::uint16_t lanes_;
+  const bool in_runs_;
   const std::uint32_t helper_;
   ChannelBuilder channel_;
-  std::vector<std::uint32_t> taken_;      // chunks received from the helper, in order
-  std::vector<std::uint32_t> handed_on_;  // chunks sent to the helper, in order
+  std::vector<Chunks> taken_;      // the messages received from the helper, in order
+  std::vector<Chunks> handed_on_;  // the messages sent to the helper, in order
 };
 
 Channel build_helper(const CoreBuilder& core, std::uint32_t core_rank, std::uint16_t lanes) {
   ChannelBuilder channel;
   for (std::size_t i = 0; i < core.taken().size(); ++i) {
     const std::uint16_t to = channel.send_to(core_rank, static_cast<std::uint16_t>(i % lanes));
-    channel.step().local(Space::kInput, core.taken()[i]).send(to);
+    channel.step().run(core.taken()[i].count).local(Space::kInput, core.taken()[i].first).send(to);
   }
   for (std::size_t i = 0; i < core.handed_on().size(); ++i) {
     const std::uint16_t from = channel.receive_from(core_rank, static_cast<std::uint16_t>(i % lanes));
-    channel.step().receive(from).store(Space::kOutput, core.handed_on()[i]);
+    channel.step().run(core.handed_on()[i].count).receive(from).store(Space::kOutput, core.handed_on()[i].first);
   }
   return std::move(channel).build();
 }
@@ -158,10 +184,10 @@ RankPlan build_halving_doubling(const PlanShape& shape, std::uint32_t rank) {
     return {.channels = {std::move(channel).build()}};
   }
   const std::uint32_t core = roles.core_of(rank);
-  CoreBuilder builder(roles, core);
+  CoreBuilder builder(roles, core, shape);
   for (std::uint32_t round = 0; round < roles.rounds(); ++round) builder.halve(round);
   for (std::uint32_t round = roles.rounds(); round-- > 0;) builder.double_back(round);
-  if (roles.is_helper(rank)) return {.channels = {build_helper(builder, roles.rank_of(core), lanes_of(roles))}};
+  if (roles.is_helper(rank)) return {.channels = {build_helper(builder, roles.rank_of(core), shape.lanes)}};
   return {.channels = {std::move(builder).build()}};
 }
 
@@ -174,9 +200,18 @@ Generator halving_doubling_all_reduce(const Collective& collective) {
                     .chunks = roles.cores,
                     .scratch_chunks = roles.cores > 2 ? roles.cores : 0,
                     .slots = kRoundSlots,
-                    .lanes = lanes_of(roles),
+                    .lanes = round_lanes(roles.cores / 2),
                     .order = Order::kByRank},
           .build = build_halving_doubling};
+}
+
+Generator halving_doubling_all_reduce_in_runs(const Collective& collective) {
+  Generator generator = halving_doubling_all_reduce(collective);
+  // Up to 3 ranks, all messages have one chunk, so both forms are the same.
+  if (generator.shape.chunks <= 2) return generator;
+  generator.shape.longest_run = generator.shape.chunks / 2;
+  generator.shape.lanes = 1;
+  return generator;
 }
 
 }  // namespace tutti

@@ -129,8 +129,16 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
     auto operation = devices_->prepare(checked, options, algorithm, chosen, timeout_ns(options.timeout, timeout_));
     if (!operation || *operation != nullptr) return operation;
   }
-  auto plan = plans_.bound_plan(checked.collective, algorithm, chosen);
+  const std::uint32_t tile_bytes = tile_bytes_of(selection);
+  const Messages messages = variable ? Messages::kOneChunk : messages_for(checked.collective, bytes, tile_bytes);
+  auto plan = plans_.bound_plan(checked.collective, algorithm, messages, chosen);
   if (!plan) return plan.error();
+  if (variable && (*plan)->shape.longest_run > 1) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = fmt::format("the plan has messages of up to {} chunks, so the blocks of a call must have "
+                                        "the same length on all ranks",
+                                        (*plan)->shape.longest_run)};
+  }
   if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
     return invalid_argument(
         fmt::format("{} of {} ranks does not combine them in rank order, which this reduction needs",
@@ -138,7 +146,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   }
   checked.call.tag.algorithm = static_cast<std::uint8_t>(algorithm);
   if (chosen != nullptr) checked.call.tag.digest ^= chosen->plan.digest();
-  checked.call.tag.tile_bytes = tile_bytes_of(selection);
+  checked.call.tag.tile_bytes = tile_bytes;
   if (segmentation_ == Segmentation::kLongCalls && may_be_segmented(checked.call.tag) &&
       same_in_segments((*plan)->shape)) {
     return make_segments(checked, options, **plan);

@@ -152,6 +152,14 @@ void PlanDraft::completes(StepPosition position) {
   if (ChannelDraft* channel = open(position)) channel->last->completes();
 }
 
+void PlanDraft::run(StepPosition position, std::uint32_t chunks) {
+  ChannelDraft* channel = open(position);
+  if (channel == nullptr) return;
+  if (chunks == 0) return fail_at(position, "has a run of 0 chunks");
+  channel->last->run(chunks);
+  longest_run_ = std::max(longest_run_, chunks);
+}
+
 void PlanDraft::after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
   ChannelDraft* own = open(position);
   if (own == nullptr) return;
@@ -174,6 +182,7 @@ Result<UserPlan> PlanDraft::build() const {
                                    .scratch_chunks = d.scratch_chunks,
                                    .slots = d.slots,
                                    .lanes = d.lanes,
+                                   .longest_run = longest_run_,
                                    .order = d.order},
                          .ranks = {}},
                 .name = d.name,
@@ -208,6 +217,10 @@ PlanBuilder::Step& PlanBuilder::Step::send(std::uint32_t peer, std::uint32_t lan
 }
 PlanBuilder::Step& PlanBuilder::Step::completes() {
   draft_->completes({rank_, channel_, step_});
+  return *this;
+}
+PlanBuilder::Step& PlanBuilder::Step::run(std::uint32_t chunks) {
+  draft_->run({rank_, channel_, step_}, chunks);
   return *this;
 }
 PlanBuilder::Step& PlanBuilder::Step::after(std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {

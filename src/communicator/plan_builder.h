@@ -34,6 +34,7 @@ class PlanDraft {
   void store(StepPosition position, Space space, std::uint32_t chunk);
   void send(StepPosition position, std::uint32_t peer, std::uint32_t lane);
   void completes(StepPosition position);
+  void run(StepPosition position, std::uint32_t chunks);
   void after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before);
 
   Result<UserPlan> build() const;
@@ -60,6 +61,7 @@ class PlanDraft {
   PlanDescription description_;
   // Indexed by rank. Deques, because a StepBuilder refers to its ChannelBuilder.
   std::vector<std::deque<ChannelDraft>> ranks_;
+  std::uint32_t longest_run_ = 1;
   std::uint64_t steps_ = 0;
   std::uint64_t ends_ = 0;  // number of sends and receives
   std::uint64_t waits_ = 0;

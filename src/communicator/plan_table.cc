@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "algorithms/algorithms.h"
 #include "base/assert.h"
 #include "communicator/user_plan.h"
 #include "engine/arguments.h"
@@ -43,8 +42,17 @@ Status PlanTable::add_user_plan(const UserPlan& plan, const PlanUse& use) {
   if (user_plans_.size() >= kMostUserPlans) {
     return invalid_argument(fmt::format("a communicator takes at most {} plans", kMostUserPlans));
   }
+  // A chunk has at least 64 bytes (plan/tiling.h), unless the call is shorter.
+  const std::uint64_t most_chunks = environment_.transport->slot_bytes() / 64;
+  if (generator.shape.longest_run > most_chunks) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = fmt::format("the plan has messages of {} chunks, but a slot of this communicator holds {}; "
+                                        "set TUTTI_SLOT_BYTES to at least {} on all ranks",
+                                        generator.shape.longest_run, most_chunks,
+                                        64 * std::uint64_t{generator.shape.longest_run})};
+  }
   const ChosenPlan chosen{.plan = plan, .use = use};
-  auto bound = bound_plan(collective, Algorithm::kUser, &chosen);
+  auto bound = bound_plan(collective, Algorithm::kUser, Messages::kOneChunk, &chosen);
   if (!bound) return bound.error();
   user_plans_.push_back(chosen);
   return {};
@@ -62,15 +70,15 @@ const PlanTable::ChosenPlan* PlanTable::find_user_plan(const Collective& collect
   return nullptr;
 }
 
-Result<Generator> PlanTable::generator_for(const Collective& collective, Algorithm algorithm,
+Result<Generator> PlanTable::generator_for(const Collective& collective, Algorithm algorithm, Messages messages,
                                            const ChosenPlan* chosen) {
   if (chosen != nullptr) return UserPlanData::generator(chosen->plan);
-  return find_generator(collective, algorithm);
+  return find_generator(collective, algorithm, messages);
 }
 
 Result<std::unique_ptr<BoundPlan>> PlanTable::make_plan(const Collective& collective, Algorithm algorithm,
-                                                        const ChosenPlan* chosen) const {
-  auto generator = generator_for(collective, algorithm, chosen);
+                                                        Messages messages, const ChosenPlan* chosen) const {
+  auto generator = generator_for(collective, algorithm, messages, chosen);
   if (!generator) return generator.error();
   if (chosen == nullptr)
     // A plan of the caller was already proved when it was built or read.
@@ -78,15 +86,17 @@ Result<std::unique_ptr<BoundPlan>> PlanTable::make_plan(const Collective& collec
   return bind(*generator, rank_, *environment_.transport);
 }
 
-Result<BoundPlan*> PlanTable::bound_plan(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen) {
+Result<BoundPlan*> PlanTable::bound_plan(const Collective& collective, Algorithm algorithm, Messages messages,
+                                         const ChosenPlan* chosen) {
   const PlanKey key{.kind = collective.kind,
                     .algorithm = algorithm,
+                    .messages = messages,
                     .root = collective.root,
                     .digest = chosen == nullptr ? 0 : chosen->plan.digest()};
   if (last_plan_ != nullptr && key == last_key_) return last_plan_;
   std::unique_ptr<BoundPlan>& plan = plans_[key];
   if (plan == nullptr) {
-    auto made = make_plan(collective, algorithm, chosen);
+    auto made = make_plan(collective, algorithm, messages, chosen);
     if (!made) return made.error();
     plan = std::move(*made);
   }

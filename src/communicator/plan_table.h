@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "algorithms/algorithms.h"
 #include "executor/bind.h"
 #include "job/environment.h"
 #include "plan/plan.h"
@@ -35,25 +36,28 @@ class PlanTable {
   // options of the call. The result is valid until the next call of use_plan().
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked) const;
 
-  // Returns the bound plan of `algorithm` or, if `chosen` is not null, of that caller's plan. The plan is made, proved
-  // (a caller's plan was proved earlier) and bound when it is first needed. The result is valid as long as this object
-  // exists. Errors: kUnsupported, for example if the collective has no such algorithm, and kInvalidPlan if the proof
-  // fails.
-  Result<BoundPlan*> bound_plan(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  // Returns the bound plan of `algorithm`, in the form `messages`, or, if `chosen` is not null, of that caller's plan.
+  // The plan is made, proved (a caller's plan was proved earlier) and bound when it is first needed. The result is
+  // valid as long as this object exists. Errors: kUnsupported, for example if the collective has no such algorithm, and
+  // kInvalidPlan if the proof fails.
+  Result<BoundPlan*> bound_plan(const Collective& collective, Algorithm algorithm, Messages messages,
+                                const ChosenPlan* chosen);
   // Returns the generator of the plan that bound_plan() with the same arguments binds.
-  static Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, const ChosenPlan* chosen);
+  static Result<Generator> generator_for(const Collective& collective, Algorithm algorithm, Messages messages,
+                                         const ChosenPlan* chosen);
 
  private:
   struct PlanKey {
     CollectiveKind kind = CollectiveKind::kAllReduce;
     Algorithm algorithm = Algorithm::kAuto;
+    Messages messages = Messages::kOneChunk;
     std::uint32_t root = 0;
     std::uint32_t digest = 0;  // digest of a caller's plan; 0 for the built-in algorithms
 
     auto operator<=>(const PlanKey&) const = default;
   };
   Status add_user_plan(const UserPlan& plan, const PlanUse& use);
-  Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm,
+  Result<std::unique_ptr<BoundPlan>> make_plan(const Collective& collective, Algorithm algorithm, Messages messages,
                                                const ChosenPlan* chosen) const;
 
   const std::uint32_t rank_;

@@ -27,6 +27,7 @@ Error unsupported(const PlanShape& shape, const std::string& what, std::uint64_t
 Status check_bounds(const PlanShape& shape, const RankPlan& plan) {
   if (shape.collective.ranks > device::kMaxRanks)
     return unsupported(shape, "ranks", shape.collective.ranks, device::kMaxRanks);
+  if (shape.longest_run > 1) return unsupported(shape, "chunks in a message", shape.longest_run, 1);
   if (plan.channels.size() > device::kMaxChannels)
     return unsupported(shape, "channels", plan.channels.size(), device::kMaxChannels);
   for (const Channel& channel : plan.channels) {

@@ -1,4 +1,4 @@
-// PlanExecution: moves the bytes of each step of a plan.
+// PlanExecution: moves the bytes of each step of a plan. plan_runs.cc has the steps with a run of several chunks.
 #include "executor/plan_execution.h"
 
 #include <fmt/format.h>
@@ -7,8 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "base/assert.h"
-#include "kernels/cpu/reduce.h"
+#include "executor/plan_domain.h"
 
 namespace tutti {
 namespace {
@@ -23,74 +22,6 @@ kernels::Reduction copying() {
   return how;
 }
 }  // namespace
-
-// The domain of values (plan/evaluate.h) with which the evaluator runs one channel of this rank: the values are
-// bytes in memory. The evaluator calls the public functions.
-class PlanExecution::Domain {
- public:
-  Domain(PlanExecution& execution, std::size_t channel)
-      : plan_execution_(execution),
-        program_(execution.plan_.program.channels[channel]),
-        bound_(execution.plan_.channels[channel]),
-        cursor_(execution.cursors_[channel]) {}
-
-  bool receive_ready(std::uint16_t port) {
-    if (plan_execution_.bad_) return false;  // a bad message was found, so no further step runs
-    const BoundPort& from = bound_.ports[port];
-    const Arrival arrival =
-        from.receive->arrival(plan_execution_.call_.tag, from.by_memory ? place() : std::span<std::byte>());
-    if (arrival == Arrival::kMessage) return true;
-    if (arrival != Arrival::kNothing) report(port, arrival);
-    return false;
-  }
-  bool send_ready(std::uint16_t port) { return !plan_execution_.bad_ && bound_.ports[port].send->ready(); }
-  bool reached(std::uint16_t channel, std::uint32_t step, std::uint64_t tile) {
-    const Cursor& cursor = plan_execution_.cursors_[channel];
-    return cursor.tile > tile || (cursor.tile == tile && cursor.step > step);
-  }
-  void apply(const Channel& channel, const Step& step, std::uint64_t tile);
-
- private:
-  void report(std::uint16_t port, Arrival kind) {
-    if (plan_execution_.bad_) return;  // only the first bad message is reported
-    ReceiveConnection& connection = *bound_.ports[port].receive;
-    plan_execution_.bad_ = BadMessage{.peer = bound_.ports[port].peer,
-                                      .kind = kind,
-                                      .tag = connection.mismatched_tag(),
-                                      .damage = connection.damage(),
-                                      .loss = connection.loss()};
-  }
-  std::size_t element_bytes() const { return plan_execution_.call_.element_bytes; }
-  Extent extent(const Slice& slice, std::uint64_t tile) const {
-    return slice.space == Space::kInput ? plan_execution_.layout_->input(tile, slice.chunk)
-                                        : plan_execution_.layout_->output(tile, slice.chunk);
-  }
-  std::span<std::byte> place();
-  std::uint64_t bytes_of(const Channel& channel, const Step& step, std::uint64_t tile) const;
-  void combine(const kernels::Reduction& how, std::uint64_t bytes);
-  std::byte* address(const Slice& slice, std::uint64_t tile) const;
-  WindowRef window(const Slice& slice, std::uint64_t tile) const;
-  kernels::Reduction reduction(const Step& step) const;
-  bool gather_operands(const Channel& channel, const Step& step, std::uint64_t tile, std::uint64_t bytes);
-  bool may_publish(const Step& step, const kernels::Reduction& reduction, std::uint64_t bytes) const;
-  bool published_operands_valid(const Channel& channel, const Step& step);
-  // Properties of the value that a step sends, as far as they restrict the ways to send it.
-  struct Value {
-    bool may_publish;  // receivers may read it in this rank's memory, see may_publish()
-    // The value is in this rank's buffers or scratch, or will be there when the step has stored it to its sink.
-    bool stands_in_memory;
-  };
-  SendMethod send_method(const BoundPort& port, const SendRule& rule, const Step& step, std::uint64_t tile,
-                         const Value& value) const;
-  void aim(const BoundPort& port, const SendRule& rule, std::uint64_t tile) const;
-  void post(const BoundPort& port, const SendMethod& send_method, const Step& step, std::uint64_t tile,
-            std::uint64_t bytes);
-
-  PlanExecution& plan_execution_;
-  const Channel& program_;
-  const BoundChannel& bound_;
-  const Cursor& cursor_;
-};
 
 // If the current step only stores one received value to its sink (and perhaps forwards it), returns the memory of that
 // sink, so that the connection can deliver the message there. Returns an empty span if the step does more than that, or
@@ -184,17 +115,6 @@ bool PlanExecution::Domain::may_publish(const Step& step, const kernels::Reducti
   const bool modified = reduction.scaled_source >= 0 || reduction.divisor != 1;
   return step.receive_count == 0 && !modified && bytes >= kLeastPublished &&
          (!plan_execution_.call_.in_place || plan_execution_.plan_.shape.windows_in_place);
-}
-
-// Whether the peer has entered the same call with the same arguments. This must be true before this rank writes
-// into the peer's output, because only then is the output as long as this rank computes. Otherwise the write could
-// damage other memory of the peer.
-bool PlanExecution::agrees_with(std::uint32_t peer) {
-  std::uint64_t& agreed = agreed_[peer];
-  if (agreed == call_.tag.sequence) return true;
-  if (transport_.peer_call(peer, call_.tag.sequence) != call_.tag) return false;
-  agreed = call_.tag.sequence;
-  return true;
 }
 
 // Chooses the way to send a value through one port, the first of these that is possible: publish it, store it into
@@ -294,6 +214,7 @@ void PlanExecution::Domain::combine(const kernels::Reduction& how, std::uint64_t
 // Runs one step: reads the operands, combines them, stores the result, releases the received messages, and sends the
 // result.
 void PlanExecution::Domain::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
+  if (step.run > 1) return apply_run(channel, step, tile);
   const std::uint64_t bytes = bytes_of(channel, step, tile);
   if (!gather_operands(channel, step, tile, bytes)) return;
   kernels::Reduction how = reduction(step);
@@ -364,7 +285,8 @@ void PlanExecution::start(const Call& call) {
     scratch_.resize(plan_.shape.scratch_chunks * chunk_bytes);
     scratch_bytes_.assign(plan_.shape.scratch_chunks, 0);
   }
-  if (call.user.combine != nullptr) sum_.resize(chunk_bytes);
+  if (call.user.combine != nullptr) sum_.resize(plan_.shape.longest_run * chunk_bytes);
+  run_bytes_.reserve(plan_.shape.longest_run);
   shown_ = false;
   advertise_output();
 }
@@ -467,6 +389,17 @@ std::vector<std::uint32_t> PlanExecution::waits_for_ranks() {
     }
   }
   return {ranks.begin(), ranks.end()};
+}
+
+// Whether the peer has entered the same call with the same arguments. This must be true before this rank writes
+// into the peer's output, because only then is the output as long as this rank computes. Otherwise the write could
+// damage other memory of the peer.
+bool PlanExecution::agrees_with(std::uint32_t peer) {
+  std::uint64_t& agreed = agreed_[peer];
+  if (agreed == call_.tag.sequence) return true;
+  if (transport_.peer_call(peer, call_.tag.sequence) != call_.tag) return false;
+  agreed = call_.tag.sequence;
+  return true;
 }
 
 }  // namespace tutti

@@ -78,6 +78,7 @@ class PlanExecution final : public CollectiveTask {
   // The scratch chunks of the plan. Each has the length of the longest chunk.
   std::vector<std::byte> scratch_;
   std::vector<std::uint64_t> scratch_bytes_;  // indexed by scratch chunk: length in bytes of the value in it
+  std::vector<std::uint64_t> run_bytes_;      // lengths of the values of the current step's run (Step::run)
   std::vector<std::byte> sum_;                // intermediate result of a user's reduction
   std::optional<BadMessage> bad_;
 };

@@ -62,7 +62,7 @@ void Costs::find_shares(const Network& network) {
     for (std::uint32_t place = 0; place < programs_->places(); ++place) {
       const std::uint32_t from = programs_->threads[each.from].rank_class + place * programs_->classes;
       const auto to = static_cast<std::uint32_t>((std::uint64_t{from} + each.offset) % programs_->ranks);
-      if (!moved_by_channel(network.level(from, to))) sent[from] += each.per_tile;
+      if (!moved_by_channel(network.level(from, to))) sent[from] += each.chunks_per_tile;
     }
   }
   const Copies laid(*programs_, network, options_.channels);
@@ -116,13 +116,13 @@ Status Costs::find_messages(const Network& network) {
   return {};
 }
 
-// Groups the steps. Two steps take equally long at each place if they have the same number of operands, the same
-// ProgramStep::copies, and messages of the same durations. If there are stragglers, the steps must also be steps of
-// the same class of ranks.
+// Groups the steps. Two steps take equally long at each place if they have the same number of operands and of chunks,
+// the same ProgramStep::copies, and messages of the same durations. If there are stragglers, the steps must also be
+// steps of the same class of ranks.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  // Index into steps_ for steps with at most one send. Their key fits into 64 bits (if the numbers of messages and
-  // classes are below 2^20), which is faster than a vector.
+  // Index into steps_ for steps with one chunk and at most one send. Their key fits into 64 bits (if the numbers of
+  // messages and classes are below 2^20), which is faster than a vector.
   std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {
@@ -133,15 +133,15 @@ void Costs::find_steps() {
       const auto next = static_cast<std::uint32_t>(steps_.size());
       const std::uint32_t* sends = programs_->lists.data() + step.list_begin + step.receives;
       std::uint32_t index = next;
-      if (step.sends <= 1 && messages_.size() < (1u << 20) && programs_->classes < (1u << 20)) {
+      if (step.run == 1 && step.sends <= 1 && messages_.size() < (1u << 20) && programs_->classes < (1u << 20)) {
         const std::uint64_t message = step.sends == 0 ? 0 : message_of_[sends[0]] + 1;
         const std::uint64_t key =
             message << 37 | std::uint64_t{who} << 17 | std::uint64_t{step.operands} << 1 | std::uint64_t{step.copies};
         index = simple_kinds.try_emplace(key, next).first->second;
       } else {
-        std::vector<std::uint32_t> key{who, step.operands, step.copies};
+        std::vector<std::uint32_t> key{who, step.operands, step.copies, step.run};
         for (std::uint32_t i = 0; i < step.sends; ++i) key.push_back(message_of_[sends[i]]);
-        std::sort(key.begin() + 3, key.end());
+        std::sort(key.begin() + 4, key.end());
         index = kinds.try_emplace(std::move(key), next).first->second;
       }
       if (index == next) steps_.push_back({.step = s, .thread = t, .times = {}});
@@ -168,15 +168,15 @@ double Costs::gbytes_per_s(const MessageClass& kind) const {
 double Costs::compute_us(const ProgramStep& step, double factor) const {
   const double part = 1.0 / options_.channels;
   const double adding =
-      step.operands > 1 ? us_of(bytes_ * (step.operands - 1), parameters_->reduce_gbytes_per_s * part) : 0;
-  const double copying = step.copies != 0 ? us_of(bytes_, parameters_->copy_gbytes_per_s * part) : 0;
+      step.operands > 1 ? us_of(bytes_ * step.run * (step.operands - 1), parameters_->reduce_gbytes_per_s * part) : 0;
+  const double copying = step.copies != 0 ? us_of(bytes_ * step.run, parameters_->copy_gbytes_per_s * part) : 0;
   return factor * std::max(adding, copying);
 }
 
 void Costs::set_bytes(double bytes) {
   bytes_ = bytes;
   struct Times {
-    double post, move, transfer, hold, gap, latency, gbytes_per_s;
+    double post, move, transfer, hold, gap, latency, wire, gbytes_per_s;
   };
   std::vector<Times> by_kind;
   for (const MessageClass& kind : kinds_) {
@@ -190,6 +190,7 @@ void Costs::set_bytes(double bytes) {
                        .hold = by_channel ? kNever : kind.factor * cost.gap_us + wire,
                        .gap = kind.factor * cost.gap_us,
                        .latency = cost.latency_us,
+                       .wire = by_channel ? 0 : wire,
                        .gbytes_per_s = rate / kind.factor});
   }
   for (Message& message : messages_) {
@@ -202,6 +203,7 @@ void Costs::set_bytes(double bytes) {
       times.hold.push_back(by_kind[k].hold);
       times.gap.push_back(by_kind[k].gap);
       times.latency.push_back(by_kind[k].latency);
+      times.wire.push_back(by_kind[k].wire);
       times.gbytes_per_s.push_back(by_kind[k].gbytes_per_s);
     }
   }
@@ -214,7 +216,7 @@ void Costs::set_bytes(double bytes) {
       double posts = slower * parameters_->step_us, moves = 0;
       for (std::uint32_t i = 0; i < step.sends; ++i) {
         posts += message(sends[i]).post[place];
-        moves += message(sends[i]).move[place];
+        moves += step.run * message(sends[i]).move[place];
       }
       kind.times[place] = posts + std::max(compute_us(step, slower), moves);
     }

@@ -1,4 +1,4 @@
-// Costs: the duration of every step and every message of a plan on a network, if all messages have one length
+// Costs: the duration of every step and every message of a plan on a network, if all chunks have one length
 // (set_bytes()). The durations are the terms of the recurrences of docs/decisions/0016-cost-model.md, computed in
 // advance. simulate() creates a Costs, and its models (sweep, events, flows) read it. Used by one thread.
 //
@@ -33,7 +33,8 @@ struct CostOptions {
   std::map<std::uint32_t, double> factors{};
 };
 
-// Durations of the messages of a connection, in microseconds, except gbytes_per_s. Each vector is indexed by the
+// Durations of the messages of a connection with one chunk, in microseconds, except gbytes_per_s. transfer_of() and
+// hold_of() give those of messages with more chunks. Each vector is indexed by the
 // place of the sender. A message on NVLink, PCIe or in memory is moved by the sender's channel. A message on the
 // network is moved by a port (a NIC), which serves its messages one after the other.
 struct MessageTimes {
@@ -52,8 +53,14 @@ struct MessageTimes {
   // from the receiver's step that frees a slot until the sender sees the credit for the slot; also the part of
   // `transfer` that does not depend on the number of bytes
   std::vector<double> latency;
+  // the time that the bytes of one chunk take at the port; 0 if the sender's channel moves them
+  std::vector<double> wire;
   // bandwidth of the message, in GB/s, if it does not share any link with other messages
   std::vector<double> gbytes_per_s;
+
+  // `transfer` and `hold` for a message with a run of `run` chunks.
+  double transfer_of(std::uint32_t run, std::size_t place) const { return transfer[place] + (run - 1) * wire[place]; }
+  double hold_of(std::uint32_t run, std::size_t place) const { return hold[place] + (run - 1) * wire[place]; }
 };
 
 class Costs {
@@ -66,7 +73,7 @@ class Costs {
   // than about kMostTimes numbers.
   static Result<Costs> create(const Programs& programs, const Network& network, const Parameters& parameters,
                               const CostOptions& options, std::uint32_t places);
-  // Computes all durations for messages of `bytes` bytes. `bytes` is an average over the chunks of one channel's
+  // Computes all durations for chunks of `bytes` bytes. `bytes` is an average over the chunks of one channel's
   // share of the call, so it need not be a whole number.
   void set_bytes(double bytes);
 

@@ -52,8 +52,9 @@ void EventRun::next_move(std::uint32_t task, double now) {
 void EventRun::begin_flow(std::uint32_t fifo, std::uint32_t task, double now) {
   Flow& flow = flow_of_[fifo];
   const bool last = last_costs_ && flow.message / programs_.connections[fifo / places_].per_tile + 1 == tiles_;
+  const double chunk_bytes = last ? inputs_.tiles.last_bytes : inputs_.tiles.full_bytes;
   flow.bytes_left =
-      jittered(last ? inputs_.tiles.last_bytes : inputs_.tiles.full_bytes, fifo | kMessageJitter, flow.message);
+      jittered(programs_.run_of(fifo / places_, flow.message) * chunk_bytes, fifo | kMessageJitter, flow.message);
   flow.rate = 0;
   flow.since = now;
   flow.task = task;

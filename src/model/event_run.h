@@ -113,7 +113,7 @@ class EventRun {
   void start(std::uint32_t task, double begin);
   void next_move(std::uint32_t task, double now);
   void end_step(std::uint32_t task, double now);
-  void send(std::uint32_t fifo, double now);
+  void send(std::uint32_t fifo, std::uint32_t run, double now);
   void serve_port(std::uint64_t port, double now);
   bool fill_ports(double now);
   void list_port(std::uint64_t port);

@@ -133,7 +133,7 @@ void EventRun::start(std::uint32_t task, double begin) {
 
 // Called at the end of the step that sends the message. A message that uses a port departs as soon as the port is
 // free, any other message immediately.
-void EventRun::send(std::uint32_t fifo, double now) {
+void EventRun::send(std::uint32_t fifo, std::uint32_t run, double now) {
   const std::uint32_t connection = fifo / places_, place = fifo % places_;
   const std::uint64_t message = fifos_[fifo].sent++;
   const Task& state = tasks_[sender(fifo)];
@@ -151,9 +151,9 @@ void EventRun::send(std::uint32_t fifo, double now) {
   if (by_port) {
     double& free = ports_[network_.port(rank_of(sender(fifo)))];
     depart = std::max(now, free);
-    free = depart + jittered(times.hold[place], fifo | kMessageJitter, message);
+    free = depart + jittered(times.hold_of(run, place), fifo | kMessageJitter, message);
   }
-  arrival(fifo, message) = depart + jittered(times.transfer[place], fifo | kMessageJitter, message);
+  arrival(fifo, message) = depart + jittered(times.transfer_of(run, place), fifo | kMessageJitter, message);
   try_step(receiver(fifo));
 }
 
@@ -177,7 +177,7 @@ void EventRun::end_step(std::uint32_t task, double now) {
     credit(fifo, fifos_[fifo].received++) = now + costs_.message(list[i]).latency[fifo % places_];
   }
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
-    send(list[i] * places_ + place, now);
+    send(list[i] * places_ + place, step.run, now);
   }
   if (step.mark >= 0) {
     const auto index = static_cast<std::uint32_t>(step.mark);

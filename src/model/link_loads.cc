@@ -1,4 +1,4 @@
-// Computes the route of every connection in every rotation of the plan, and counts the messages on each link.
+// Computes the route of every connection in every rotation of the plan, and counts the chunks of messages on each link.
 #include "model/link_loads.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ LinkCounts count_on_links(const Programs& programs, const Network& network, std:
       for (std::uint32_t turn = 0; turn < laid.turns(); ++turn) {
         network.route(laid.turned(from, turn), laid.turned(to, turn), links);
         for (const std::uint64_t link : links) {
-          counts.all[link] += double{1} * laid.with_turn(turn) * each.per_tile;
-          if (turn == 0) counts.first[link] += each.per_tile;
+          counts.all[link] += double{1} * laid.with_turn(turn) * each.chunks_per_tile;
+          if (turn == 0) counts.first[link] += each.chunks_per_tile;
         }
       }
     }
@@ -35,11 +35,11 @@ LinkCounts count_on_links(const Programs& programs, const Network& network, std:
   return counts;
 }
 
-std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_message,
+std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_chunk,
                                     double time_us) {
   const auto utilisation = [&](std::uint64_t link) {
     const double capacity = network.gbytes_per_s(link) * 1000 * time_us;
-    return capacity > 0 ? counts.all[link] * bytes_per_message / capacity : 0;
+    return capacity > 0 ? counts.all[link] * bytes_per_chunk / capacity : 0;
   };
   std::vector<std::uint64_t> order(counts.all.size());
   std::iota(order.begin(), order.end(), 0);
@@ -51,7 +51,7 @@ std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& net
   std::vector<LinkLoad> loads;
   for (std::size_t i = 0; i < shown && counts.all[order[i]] > 0; ++i) {
     loads.push_back({.name = network.name(order[i]),
-                     .bytes = counts.all[order[i]] * bytes_per_message,
+                     .bytes = counts.all[order[i]] * bytes_per_chunk,
                      .utilisation = use[order[i]]});
   }
   return loads;

@@ -35,9 +35,9 @@ struct Copies {
   }
 };
 
-// How many messages of one tile cross each link, indexed by link (Network::links()): those of all copies together,
-// and those of copy 0 alone. Both vectors are empty if the network has no links, or if the plan has so many connections
-// (more than kMostRoutes routes, link_loads.cc) that computing all routes would take many seconds.
+// How many chunks of the messages of one tile cross each link, indexed by link (Network::links()): those of all copies
+// together, and those of copy 0 alone. Both vectors are empty if the network has no links, or if the plan has so many
+// connections (more than kMostRoutes routes, link_loads.cc) that computing all routes would take many seconds.
 struct LinkCounts {
   std::vector<double> all;
   std::vector<double> first;
@@ -45,9 +45,9 @@ struct LinkCounts {
 LinkCounts count_on_links(const Programs& programs, const Network& network, std::uint32_t copies);
 
 // Returns the links that are used most, at most kMostBusiest, the busiest first. Links without bytes are left out.
-// `bytes_per_message` is the bytes that one message of the plan carries in all tiles together, in one copy.
+// `bytes_per_chunk` is the bytes of one chunk of the plan in all tiles together, in one copy.
 // `time_us` is the duration of the call, for LinkLoad::utilisation. If `counts` is empty, the result is empty.
-std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_message,
+std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_chunk,
                                     double time_us);
 
 }  // namespace tutti

@@ -121,11 +121,16 @@ class Writer {
            .receives = step.receive_count,
            .sends = step.send_count,
            .operands = static_cast<std::uint16_t>(operands),
-           .copies = step.sink.space != Space::kNone || only_received ? std::uint8_t{1} : std::uint8_t{0}});
+           .copies = step.sink.space != Space::kNone || only_received ? std::uint8_t{1} : std::uint8_t{0},
+           .run = step.run});
       for (const std::uint16_t port : channel.receives(step)) out_.lists.push_back(connection_of[port]);
       for (const std::uint16_t port : channel.sends(step)) {
         out_.lists.push_back(connection_of[port]);
         ++out_.connections[connection_of[port]].per_tile;
+        out_.connections[connection_of[port]].chunks_per_tile += step.run;
+        if (generator_.shape.longest_run == 1) continue;
+        out_.runs.resize(out_.connections.size());
+        out_.runs[connection_of[port]].push_back(step.run);
       }
     }
   }

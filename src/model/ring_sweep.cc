@@ -254,7 +254,8 @@ Status RingSweep::run_tile(const Progress& progress) {
 }  // namespace
 
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots) {
-  if (programs.threads.size() != 1 || programs.connections.size() != 1 || slots < 2) return nullptr;
+  if (!programs.runs.empty() || programs.threads.size() != 1 || programs.connections.size() != 1 || slots < 2)
+    return nullptr;
   if (costs.places() < kLeastPlaces || programs.connections[0].places != 1 || !programs.waits.empty()) return nullptr;
   const std::size_t steps = programs.steps.size();
   for (std::size_t n = 0; n < steps; ++n) {

@@ -28,9 +28,11 @@ Error refusal(ErrorCode code, std::string message) {
 // Divides a call into tiles and chunks as the runtime does (plan/tiling.h, plan/layout.h), except that all chunks
 // of a tile are equally long. `copies` is the number of copies of the plan; the result is for one copy's share of
 // the bytes.
-TileCounts cut(std::uint64_t bytes, std::uint32_t copies, std::uint32_t chunks, std::uint64_t slot_bytes) {
+TileCounts cut(std::uint64_t bytes, std::uint32_t copies, const PlanShape& shape, std::uint64_t slot_bytes) {
   const std::uint64_t share = (bytes + copies - 1) / copies;
-  const Tiling tiling(share, 1, chunks, std::clamp<std::uint64_t>(slot_bytes / 64 * 64, 64, std::uint64_t{1} << 36));
+  const std::uint32_t chunks = shape.chunks;
+  const std::uint64_t longest = std::clamp<std::uint64_t>(slot_bytes / 64 * 64, 64, std::uint64_t{1} << 36);
+  const Tiling tiling(share, 1, chunks, longest_chunk_bytes(longest, shape.longest_run));
   if (tiling.tiles() <= 1) {
     return {.full = 1, .full_bytes = static_cast<double>(bytes) / copies / chunks};
   }
@@ -209,7 +211,7 @@ Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes,
   }
   const Network& net = broken ? *broken : network;
   const CostOptions costs = cost_options(parameters, options);
-  const TileCounts tiles = cut(bytes, costs.channels, generator.shape.chunks, parameters.slot_bytes);
+  const TileCounts tiles = cut(bytes, costs.channels, generator.shape, parameters.slot_bytes);
   const Result<Programs> programs = make_programs(generator, [&](const RankPlan& first, std::uint32_t classes) {
     return look_ahead(first, classes, generator, net, parameters, options, costs, tiles.full + tiles.last);
   });
@@ -241,11 +243,11 @@ Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes,
     result.trace = std::move(run->trace);
   }
   result.time_us += parameters.launch_us;
-  const double bytes_per_message =
+  const double bytes_per_chunk =
       static_cast<double>(tiles.full) * tiles.full_bytes + static_cast<double>(tiles.last) * tiles.last_bytes;
-  result.busiest = busiest_links(counts, net, bytes_per_message, result.time_us);
+  result.busiest = busiest_links(counts, net, bytes_per_chunk, result.time_us);
   result.links_in_use = static_cast<std::uint64_t>(
-      std::count_if(counts.all.begin(), counts.all.end(), [](double messages) { return messages > 0; }));
+      std::count_if(counts.all.begin(), counts.all.end(), [](double chunks) { return chunks > 0; }));
   return result;
 }
 

@@ -150,14 +150,12 @@ void Sweep::apply(std::uint32_t thread, const ProgramStep& step, const std::vect
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
     const std::uint32_t c = list[i];
     const MessageTimes& message = costs_.message(c);
-    const double* hold = message.hold.data();
-    const double* transfer = message.transfer.data();
     double* seen = arrival(c, sent_[c]++);
     for (std::size_t p = 0; p < places_; ++p) {
-      const bool by_port = hold[p] != Costs::kNever;
+      const bool by_port = message.hold[p] != Costs::kNever;
       const double depart = by_port ? later(end[p], free[p]) : end[p];
-      free[p] = by_port ? depart + hold[p] : free[p];
-      seen[p] = depart + transfer[p];
+      free[p] = by_port ? depart + message.hold_of(step.run, p) : free[p];
+      seen[p] = depart + message.transfer_of(step.run, p);
     }
     wake(programs_.connections[c].to);
   }

@@ -186,7 +186,8 @@ double Tuner::without_messages(const Collective& collective, std::uint64_t bytes
 }
 
 Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t bytes, Candidate candidate) const {
-  auto generator = find_generator(collective, candidate.algorithm);
+  const std::uint64_t slot_bytes = candidate.chunk_bytes > 0 ? candidate.chunk_bytes : parameters_.slot_bytes;
+  auto generator = find_generator(collective, candidate.algorithm, messages_for(collective, bytes, slot_bytes));
   if (!generator) return generator.error();
   const std::uint64_t little = std::min(bytes, kNextToNothing);
   Prediction prediction{.candidate = candidate};
@@ -200,7 +201,7 @@ Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t by
     return prediction;
   }
   Parameters cut = parameters_;
-  if (candidate.chunk_bytes > 0) cut.slot_bytes = candidate.chunk_bytes;
+  cut.slot_bytes = slot_bytes;
   auto latency_us = by_messages(*generator, little, cut);
   if (!latency_us) return latency_us.error();
   auto total_us = bytes > little ? by_messages(*generator, bytes, cut) : latency_us;

@@ -58,6 +58,7 @@ void add(Hash& hash, const PlanShape& shape) {
         static_cast<std::uint64_t>(shape.windows_in_place), static_cast<std::uint64_t>(shape.order)}) {
     hash.add(number);
   }
+  if (shape.longest_run != 1) hash.add(shape.longest_run);
   hash.add(shape.collective.nodes.size());
   for (const std::uint32_t node : shape.collective.nodes) hash.add(node);
 }
@@ -69,6 +70,7 @@ void add(Hash& hash, const Channel& channel) {
     hash.add(step.sink);
     hash.add((std::uint64_t{step.receive_count} << 40) | (std::uint64_t{step.send_count} << 24) |
              (std::uint64_t{step.source_position} << 8) | step.completes);
+    if (step.run != 1) hash.add(step.run);
   }
   hash.add(channel.ports.size());
   for (const Port& port : channel.ports) {

@@ -10,6 +10,16 @@ std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank) {
   return output_blocks(shape.collective, rank).count * shape.chunks;
 }
 
+std::uint32_t space_chunks(const PlanShape& shape, std::uint32_t rank, Space space) {
+  switch (space) {
+    case Space::kInput: return input_chunks(shape, rank);
+    case Space::kOutput: return output_chunks(shape, rank);
+    case Space::kScratch: return shape.scratch_chunks;
+    case Space::kNone: break;
+  }
+  return 0;
+}
+
 std::uint32_t data(const PlanShape& shape) {
   const bool all = row_of(shape.collective.kind).input == BlockSet::kAll;
   return all ? shape.collective.ranks * shape.chunks : shape.chunks;

@@ -61,6 +61,23 @@ inline Blocks output_blocks(const Collective& collective, std::uint32_t rank) {
 // Number of chunks of the whole input (or output) of `rank`, in one tile. 0 if the rank does not use that buffer.
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank);
 std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
+// The same for any space. kScratch: PlanShape::scratch_chunks. kNone: 0.
+std::uint32_t space_chunks(const PlanShape& shape, std::uint32_t rank, Space space);
+// The i-th chunk of the run that begins with `first` (Step::run). After the last of the `chunks` chunks of the buffer,
+// the run goes on with chunk 0. first.chunk < chunks and i < chunks.
+inline Slice chunk_of_run(const Slice& first, std::uint32_t i, std::uint32_t chunks) {
+  const std::uint32_t left = chunks - first.chunk;
+  return {.space = first.space, .chunk = i < left ? first.chunk + i : i - left};
+}
+// Calls visit(slice) for each chunk of a run of `step` that begins with `first` (its source or its sink), in order.
+// Does nothing if there is no slice.
+template <class Visit>
+void for_each_chunk(const PlanShape& shape, std::uint32_t rank, const Step& step, const Slice& first, Visit visit) {
+  if (first.space == Space::kNone) return;
+  if (step.run == 1) return visit(first);
+  const std::uint32_t chunks = space_chunks(shape, rank, first.space);
+  for (std::uint32_t i = 0; i < step.run; ++i) visit(chunk_of_run(first, i, chunks));
+}
 // Number of different data of the whole collective, in one tile: the data are numbered 0 .. data() - 1 (see datum
 // at the top of this file).
 std::uint32_t data(const PlanShape& shape);

@@ -8,13 +8,14 @@
 namespace tutti {
 
 Layout::Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
-               std::size_t max_chunk_bytes)
+               std::size_t max_message_bytes)
     : collective_(shape.collective),
       chunks_(shape.chunks),
       input_(input_blocks(shape.collective, rank)),
       output_(output_blocks(shape.collective, rank)),
       count_(lengths.count),
       displacements_(lengths.displacements) {
+  const std::size_t max_chunk_bytes = longest_chunk_bytes(max_message_bytes, shape.longest_run);
   if (lengths.counts.empty()) {
     tilings_.emplace_back(lengths.count, element_bytes, chunks_, max_chunk_bytes);
   } else {
@@ -51,6 +52,11 @@ Extent Layout::input(std::uint64_t tile, std::uint32_t chunk) const {
 
 Extent Layout::output(std::uint64_t tile, std::uint32_t chunk) const {
   return extent(output_, displacements_.empty() ? contiguous_ : displacements_, tile, chunk);
+}
+
+Extent Layout::block_chunk(std::uint64_t tile, std::uint32_t chunk) const {
+  TUTTI_ASSERT(contiguous_.empty() && chunk < chunks_);
+  return tile < tilings_[0].tiles() ? tilings_[0].extent(tile, chunk) : Extent{};
 }
 
 Extent Layout::output_of(std::uint32_t peer, std::uint64_t tile, std::uint32_t chunk) const {

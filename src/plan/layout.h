@@ -29,10 +29,11 @@ struct Lengths {
 
 class Layout {
  public:
-  // `rank` is the owner of the buffers. lengths.counts is empty or has one entry per rank. No chunk is longer than
-  // `max_chunk_bytes` (see Tiling).
+  // `rank` is the owner of the buffers. lengths.counts is empty or has one entry per rank. `max_message_bytes` is the
+  // length of the longest message; see Tiling for its range. So no chunk is longer than max_message_bytes /
+  // PlanShape::longest_run, rounded down to a multiple of 64 bytes, but at least 64 bytes.
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
-         std::size_t max_chunk_bytes);
+         std::size_t max_message_bytes);
 
   // Number of tiles of the call. At least 1: a call without data still sends its messages, because receivers wait for
   // them.
@@ -43,6 +44,8 @@ class Layout {
   // buffer.
   Extent input(std::uint64_t tile, std::uint32_t chunk) const;
   Extent output(std::uint64_t tile, std::uint32_t chunk) const;
+  // Position and length, in its block, of chunk `chunk` of any block. Only if all blocks have the same length.
+  Extent block_chunk(std::uint64_t tile, std::uint32_t chunk) const;
   // Position and length of a chunk in the output of `peer`, if that rank passes no displacements. (Displacements
   // of a peer are not known here.)
   Extent output_of(std::uint32_t peer, std::uint64_t tile, std::uint32_t chunk) const;

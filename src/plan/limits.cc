@@ -51,14 +51,15 @@ Status count(const Plan& plan, Sizes& sizes) {
     TUTTI_TRY(at_most("channels of a rank", rank.channels.size(), PlanLimits::kChannels));
     sizes.channels += rank.channels.size();
     for (const Channel& channel : rank.channels) {
-      sizes.steps += channel.steps.size();
       sizes.waits += channel.after.size();
       ends += channel.ports.size();
       for (const Step& step : channel.steps) {
         const bool local = step.source.space != Space::kNone;
         TUTTI_TRY(at_most("operands of a step", step.receive_count + (local ? 1u : 0u), PlanLimits::kOperands));
         TUTTI_TRY(at_most("sends of a step", step.send_count, PlanLimits::kOperands));
-        listed += std::uint64_t{step.receive_count} + step.send_count;
+        // A run costs as much as that many steps and messages of one chunk.
+        sizes.steps += step.run;
+        listed += (std::uint64_t{step.receive_count} + step.send_count) * step.run;
       }
     }
   }

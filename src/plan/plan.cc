@@ -95,6 +95,11 @@ ChannelBuilder::StepBuilder& ChannelBuilder::StepBuilder::completes() {
   return *this;
 }
 
+ChannelBuilder::StepBuilder& ChannelBuilder::StepBuilder::run(std::uint32_t chunks) {
+  builder_.channel_.steps.back().run = chunks;
+  return *this;
+}
+
 void ChannelBuilder::after(std::uint16_t other_channel, std::uint32_t other_step, std::uint16_t tiles_before) {
   TUTTI_ASSERT(!channel_.steps.empty());
   channel_.after.push_back(

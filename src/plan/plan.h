@@ -40,10 +40,10 @@ struct Collective {
 
 std::string_view to_string(Space space);
 
-// One chunk of one buffer (input, output or scratch) of the rank that runs the step. Space kNone stands for "no
-// slice"; chunk is then 0. In an in-place call, some chunks of input and output share memory (see output_alias()
-// in collective.h). A plan must not read such a chunk of kInput after it has written the chunk of kOutput with the
-// same memory, because the input value is lost then.
+// The first chunk of a step's run (Step::run) in one buffer (input, output or scratch) of the rank that runs the step.
+// Space kNone stands for "no slice"; chunk is then 0. In an in-place call, some chunks of input and output share memory
+// (see output_alias() in collective.h). A plan must not read such a chunk of kInput after it has written the chunk of
+// kOutput with the same memory, because the input value is lost then.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -53,7 +53,11 @@ struct Slice {
 };
 static_assert(sizeof(Slice) == 8 && alignof(Slice) == 4);
 
-// One equation (see the top of this file). The operands are added in this order: the first `source_position`
+// One equation (see the top of this file), or a run of them. A step with run = n stands for n equations, for i = 0 ..
+// n-1: equation i uses the i-th chunk from `source` on and the i-th chunk from `sink` on, and value i is part i of each
+// message. After the last chunk of a buffer, a run goes on with chunk 0 (chunk_of_run() in plan/collective.h). The
+// equations of a step do not depend on each other: a chunk that one of them stores to is not read by another one. The
+// operands are added in this order: the first `source_position`
 // received values, then the local `source` (if there is one), then the remaining received values. The step's
 // connections are in Channel::lists, which contains indices into Channel::ports. The receive_count entries from
 // list_begin on are the receives, in the order of the operands. The next send_count entries are the sends.
@@ -70,16 +74,17 @@ struct Step {
   // collectives that do not add.
   std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
+  std::uint32_t run = 1;  // number of chunks of the source, of the sink and of each message
 
   bool operator==(const Step&) const = default;
 };
-static_assert(sizeof(Step) == 28 && alignof(Step) == 4);
+static_assert(sizeof(Step) == 32 && alignof(Step) == 4);
 
 enum class Direction : std::uint8_t { kReceive = 0, kSend = 1 };
 
-// One end of a connection, as seen by a channel of one rank. A connection is a directed FIFO of messages,
-// identified by (sending rank, receiving rank, lane). Exactly one channel of the sending rank and one channel of
-// the receiving rank use it.
+// One end of a connection, as seen by a channel of one rank. A connection is a directed FIFO of messages (a message is
+// what one step sends, with as many values as the run of the step has chunks), identified by (sending rank, receiving
+// rank, lane). Exactly one channel of the sending rank and one channel of the receiving rank use it.
 struct Port {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
@@ -146,6 +151,8 @@ struct PlanShape {
   // deadlock.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;  // number of lanes; Port::lane is 0 .. lanes - 1
+  // The largest Step::run of all ranks. So many chunks of a call must fit into one slot of a connection.
+  std::uint32_t longest_run = 1;
   // False: a rank with an in-place call does not let peers access its buffers through windows (plan/windows.h). It
   // publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let peers
   // write into its output either, because a peer could overwrite data that the plan has yet to read. So messages to
@@ -188,6 +195,8 @@ class ChannelBuilder {
     StepBuilder& store(Space space, std::uint32_t chunk);
     StepBuilder& send(std::uint16_t port);
     StepBuilder& completes();
+    // Sets Step::run. The slices and ports of the step then stand for runs of this many chunks.
+    StepBuilder& run(std::uint32_t chunks);
 
    private:
     friend class ChannelBuilder;

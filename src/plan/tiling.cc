@@ -39,6 +39,11 @@ Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chu
   chunk_count_ = extent(0, 0).count;
 }
 
+std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run) {
+  if (longest_run == 1) return max_message_bytes;
+  return std::max(max_message_bytes / longest_run / kUnitBytes * kUnitBytes, kUnitBytes);
+}
+
 Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {
   TUTTI_ASSERT(tile < tiles_ && chunk < chunks_, "tile {} of {}, chunk {} of {}", tile, tiles_, chunk, chunks_);
   const Split& split = tile + 1 == tiles_ ? last_ : full_;

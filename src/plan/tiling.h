@@ -53,4 +53,8 @@ class Tiling {
   Split last_;  // for the last tile
 };
 
+// The longest chunk, in bytes, of a plan whose longest messages have `longest_run` chunks and at most
+// `max_message_bytes` bytes: a multiple of 64, and at least 64.
+std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run);
+
 }  // namespace tutti

@@ -60,12 +60,12 @@ WindowSend pair(const Step& step, PeerReceives& peer, std::uint16_t lane) {
 
 bool can_publish(const Step& sender_step) {
   const bool mapped = sender_step.source.space == Space::kInput || sender_step.source.space == Space::kOutput;
-  return sender_step.receive_count == 0 && mapped && sender_step.completes == 0;
+  return sender_step.receive_count == 0 && mapped && sender_step.completes == 0 && sender_step.run == 1;
 }
 
 bool can_push(const Step& receiver_step) {
   return receiver_step.receive_count == 1 && receiver_step.source.space == Space::kNone &&
-         receiver_step.sink.space == Space::kOutput && receiver_step.completes == 0;
+         receiver_step.sink.space == Space::kOutput && receiver_step.completes == 0 && receiver_step.run == 1;
 }
 
 Carrier carrier_of(const Step& sender_step, const Step& receiver_step) {

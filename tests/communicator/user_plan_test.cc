@@ -324,6 +324,7 @@ std::vector<Wrong> mistakes() {
       {"LateOperand", step([](S s) { s.receive(0).send(1).receive(1); }), 2, at, "operands must be added before", code},
       {"LateLocal", step([](S s) { s.receive(0).store(Space::kOutput, 0).local(Space::kInput, 0); }), 2, at,
        "operands must be added before", code},
+      {"EmptyRun", step([](S s) { s.receive(0).run(0); }), 2, at, "has a run of 0 chunks", code},
       {"WaitChannel", step([](S s) { s.receive(0).after(64, 0); }), 2, at, "there is no channel 64", code},
       {"ManyOperands", step([](S s) {
          for (int i = 0; i < 1025; ++i) s.receive(0);

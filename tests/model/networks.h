@@ -42,12 +42,13 @@ inline Network make_network(const std::string& shape, std::uint32_t machines, Sh
   return *std::move(network);
 }
 
-inline Generator plan_for(const Network& network, CollectiveKind kind, Algorithm algorithm, std::uint32_t root = 0) {
+inline Generator plan_for(const Network& network, CollectiveKind kind, Algorithm algorithm, std::uint32_t root = 0,
+                          Messages messages = Messages::kOneChunk) {
   Collective collective{.kind = kind, .ranks = network.ranks(), .root = root};
   for (std::uint32_t rank = 0; network.ranks() > network.ranks_per_machine() && rank < network.ranks(); ++rank) {
     collective.nodes.push_back(rank / network.ranks_per_machine());
   }
-  const Result<Generator> generator = find_generator(collective, algorithm);
+  const Result<Generator> generator = find_generator(collective, algorithm, messages);
   EXPECT_TRUE(generator.ok()) << to_string(generator.error());
   return *generator;
 }

@@ -43,6 +43,7 @@ struct PlanOptions {
   std::uint32_t root = 0;
   std::uint32_t nodes = 1;
   std::optional<std::uint32_t> rank;
+  bool runs = false;
   bool quiet = false;
   std::string svg_path;
   std::string json_path;
@@ -143,11 +144,16 @@ int run_plan(const PlanOptions& options) {
   if (options.nodes == 0 || options.nodes > options.ranks) {
     return fail(wrong_option("--nodes", not_a_number(std::to_string(options.nodes), 1, options.ranks)));
   }
+  const Algorithm algorithm = *parse_algorithm(options.algorithm);
+  if (options.runs && !has_runs(kind, algorithm)) {
+    return report_usage("plan",
+                        fmt::format("{} {} has no form with runs (--runs)", options.collective, options.algorithm));
+  }
   const Result<Generator> generator = find_generator({.kind = kind,
                                                       .ranks = options.ranks,
                                                       .root = options.root,
                                                       .nodes = nodes_of_equal_size(options.ranks, options.nodes)},
-                                                     *parse_algorithm(options.algorithm));
+                                                     algorithm, options.runs ? Messages::kRuns : Messages::kOneChunk);
   if (!generator.ok()) return fail(generator.error());
   if (options.ranks > kMaxProvedRanks) return print_unproved(*generator, options);
   const Plan plan = build_plan(*generator);
@@ -213,6 +219,8 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--ranks", options->ranks, "Number of ranks")->required()->check(number_in(1u, 1u << 24));
   command->add_option("--root", options->root, "Root rank of a rooted collective; default 0");
   command->add_option("--nodes", options->nodes, "Number of machines, each with an equal group of consecutive ranks");
+  command->add_flag("--runs", options->runs,
+                    "The form for short calls, in which a message carries a run of chunks, see docs/algorithms.md");
   CLI::Option* rank = command->add_option("--rank", options->rank, "Print only the steps of this rank");
   command->add_flag("--quiet", options->quiet, "Print only the result of the proof, and no steps")->excludes(rank);
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");

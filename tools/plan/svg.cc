@@ -30,6 +30,8 @@ struct Box {
   std::uint32_t time = 0;
   // number of the datum that the value belongs to (plan/collective.h)
   std::uint32_t chunk = 0;
+  // number of values: the step has a run of so many chunks (Step::run), and the other members describe the first value
+  std::uint32_t run = 1;
   // the rank that has the value as its input, if no values were added
   std::uint32_t contributor = 0;
   bool adds = false;
@@ -86,7 +88,7 @@ class Schedule {
 
 void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
   std::vector<std::size_t>& done = done_[rank_][channel_];
-  Box box{.rank = rank_, .channel = channel_, .time = done.empty() ? 0 : boxes[done.back()].time + 1};
+  Box box{.rank = rank_, .channel = channel_, .time = done.empty() ? 0 : boxes[done.back()].time + 1, .run = step.run};
   if (step.source.space == Space::kScratch) {
     const Box& stored = scratch_[{rank_, step.source.chunk}];
     box.chunk = stored.chunk;
@@ -119,7 +121,14 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
   box.complete |= box.completes;
   box.stores = step.sink.space == Space::kOutput;
   if (!reduces(plan_.shape.collective.kind)) box.complete = box.stores;
-  if (step.sink.space == Space::kScratch) scratch_[{rank_, step.sink.chunk}] = box;
+  // A later step may read a part of the run, and then needs the first value of that part.
+  for (std::uint32_t i = 0; step.sink.space == Space::kScratch && i < step.run; ++i) {
+    const Slice chunk = chunk_of_run(step.sink, i, plan_.shape.scratch_chunks);
+    Box& stored = scratch_[{rank_, chunk.chunk}] = box;
+    stored.chunk = (box.chunk + i) % data(plan_.shape);
+    if (!reduces(plan_.shape.collective.kind))
+      stored.contributor = (box.contributor + i) % plan_.shape.collective.ranks;
+  }
   for (std::uint16_t port : channel.sends(step)) queue(port).push_back(boxes.size());
   times = std::max(times, box.time + 1);
   done.push_back(boxes.size());
@@ -183,6 +192,11 @@ class Drawing {
   void draw_grid();
   void draw_line(const MessageLine& line);
   std::string label_of(const Box& box) const;
+  // The label of the last value of a run: its rank if the labels show ranks, otherwise its datum.
+  std::uint32_t last_of(const Box& box) const {
+    if (by_rank_) return (box.contributor + box.run - 1) % plan_.shape.collective.ranks;
+    return (box.chunk + box.run - 1) % data(plan_.shape);
+  }
   void draw_box(const Box& box);
   struct BoxRect {
     int x;
@@ -375,7 +389,8 @@ void Drawing::draw_line(const MessageLine& line) {
 std::string Drawing::label_of(const Box& box) const {
   const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
   if (to_each_) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
-  return by_rank_ ? fmt::format("{}", box.contributor) : fmt::format("{}{}", sign, box.chunk);
+  const std::string more = box.run > 1 ? fmt::format("..{}", last_of(box)) : "";
+  return by_rank_ ? fmt::format("{}{}", box.contributor, more) : fmt::format("{}{}{}", sign, box.chunk, more);
 }
 
 void Drawing::draw_box(const Box& box) {

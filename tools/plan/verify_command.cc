@@ -121,12 +121,16 @@ struct Outcome {
 // Estimated time of all proofs for one number of ranks, in arbitrary units, for the progress bar.
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
-// One algorithm of one collective.
+// One algorithm of one collective, in one of its forms.
 struct Subject {
   CollectiveKind kind;
   Algorithm algorithm;
+  Messages messages = Messages::kOneChunk;
 
-  std::string name() const { return fmt::format("{} {}", to_string(kind), to_string(algorithm)); }
+  std::string name() const {
+    return fmt::format("{} {}{}", to_string(kind), to_string(algorithm),
+                       messages == Messages::kRuns ? " with runs" : "");
+  }
 };
 
 std::vector<Subject> subjects_of(const VerifyCommand& command) {
@@ -136,6 +140,9 @@ std::vector<Subject> subjects_of(const VerifyCommand& command) {
     for (const Algorithm algorithm : algorithms_of(kind)) {
       if (!command.algorithm.empty() && command.algorithm != to_string(algorithm)) continue;
       subjects.push_back({.kind = kind, .algorithm = algorithm});
+      if (has_runs(kind, algorithm)) {
+        subjects.push_back({.kind = kind, .algorithm = algorithm, .messages = Messages::kRuns});
+      }
     }
   }
   return subjects;
@@ -223,13 +230,15 @@ void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar
     Plan on_one;
     for (const std::vector<std::uint32_t>& nodes : machines_of(ranks)) {
       const Collective collective{.kind = subject.kind, .ranks = ranks, .root = root, .nodes = nodes};
-      const Result<Generator> generator = find_generator(collective, subject.algorithm);
+      const Result<Generator> generator = find_generator(collective, subject.algorithm, subject.messages);
       if (!generator.ok()) {
         if (outcome.skipped++ > 0) return;
         bar.clear();
         fmt::print("skipped: {}\n", generator.error().message);
         return;
       }
+      // With few ranks, both forms of a plan are the same.
+      if (subject.messages == Messages::kRuns && generator->shape.longest_run == 1) return;
       if (const std::string why = ranks > kFullRanks ? too_large(*generator, outcome) : ""; !why.empty()) {
         ++outcome.skipped;
         bar.clear();

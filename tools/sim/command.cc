@@ -54,7 +54,7 @@ Status draw(const SimTask& task, const Network& network, const SimRow& best, con
   const std::string title =
       fmt::format("{}, {}, {} bytes, {} ranks on {}: {:.3f} us", to_string(task.collective.kind),
                   to_string(best.algorithm), task.bytes, task.collective.ranks, task.cluster.name, best.result.time_us);
-  Result<Generator> generator = find_generator(task.collective, best.algorithm);
+  Result<Generator> generator = find_generator(task.collective, best.algorithm, messages_of(task));
   if (!generator.ok()) return std::move(generator).error();
   SimulateOptions options = task.options;
   options.protocol = best.protocol;

@@ -17,7 +17,7 @@ namespace {
 // protocol. Returns an error as soon as one simulation fails.
 Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm algorithm, SimulationModel model,
                        const SimProgress& progress) {
-  const Result<Generator> generator = find_generator(task.collective, algorithm);
+  const Result<Generator> generator = find_generator(task.collective, algorithm, messages_of(task));
   if (!generator.ok()) return generator.error();
   SimulateOptions options = task.options;
   options.model = model;
@@ -76,6 +76,12 @@ Result<SimRow> run_in_switch(const SimTask& task) {
 }
 
 }  // namespace
+
+Messages messages_of(const SimTask& task) {
+  const bool on_gpus = task.cluster.machines == 1 && !nodes_of(task.cluster.machine, NodeKind::kGpu).empty();
+  if (on_gpus) return Messages::kOneChunk;
+  return messages_for(task.collective, task.block_bytes, task.parameters.slot_bytes);
+}
 
 Result<SimReport> run_sim_task(const SimTask& task, const Network& network, const SimProgress& progress) {
   SimReport report;

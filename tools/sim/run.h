@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "algorithms/algorithms.h"
 #include "model/network.h"
 #include "tools/sim/options.h"
 #include "tools/sim/report.h"
@@ -16,6 +17,10 @@ namespace tutti::tool {
 // A callback that is called now and then with the completed part (0 to 1) of a simulation, and with the name of its
 // algorithm in `what`. When the simulation has ended, it is called once without a part. It may be empty.
 using SimProgress = std::function<void(std::optional<double> part, std::string_view what)>;
+
+// The form of the plans that the library would use for this task: the GPUs of one machine run only plans with messages
+// of one chunk, and all other plans run on the host (messages_for()).
+Messages messages_of(const SimTask& task);
 
 // Runs the task. With --model auto, all rows are simulated by the same model if possible, so that they can be
 // compared. An algorithm for which simulate() or find_generator() returns kUnsupported is left out; if that is

@@ -55,7 +55,7 @@ class LocalDevices final : public DeviceSide {
                                              std::int64_t timeout_ns) override {
     const std::shared_ptr<DeviceExecutor> executor = this->executor();
     TUTTI_ASSERT(executor != nullptr);  // suspend() needs the mutex that the caller has held since takes()
-    auto generator = PlanTable::generator_for(checked.collective, algorithm, chosen);
+    auto generator = PlanTable::generator_for(checked.collective, algorithm, Messages::kOneChunk, chosen);
     if (!generator) return generator.error();
     const std::uint32_t digest = chosen == nullptr ? 0 : chosen->plan.digest();
     CheckedCall tagged = checked;

@@ -56,6 +56,10 @@ class StepWriter {
       fmt::format_to(out_, "}}");
     }
     if (step.send_count > 0) write_list("send", channel, channel.sends(step));
+    if (step.run != 1) {
+      field("run");
+      fmt::format_to(out_, "{}", step.run);
+    }
     if (step.completes != 0) {
       field("completes");
       fmt::format_to(out_, "true");

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -102,6 +103,7 @@ std::string begin_step(ReaderState& reading) {
   reading.sends.clear();
   reading.after.clear();
   reading.completes = false;
+  reading.run = 1;
   return ++reading.steps > PlanLimits::kSteps ? too_many("steps", PlanLimits::kSteps) : "";
 }
 
@@ -120,6 +122,9 @@ std::string end_step(ReaderState& reading) {
   if (reading.sink.space != Space::kNone) step.store(reading.sink.space, reading.sink.chunk);
   for (const Port& end : reading.sends) step.send(channel.send_to(end.peer, end.lane));
   if (reading.completes) step.completes();
+  step.run(reading.run);
+  PlanShape& shape = reading.file.plan.shape;
+  shape.longest_run = std::max(shape.longest_run, reading.run);
   for (const After& after : reading.after) channel.after(after.other_channel, after.other_step, after.tiles_before);
   return "";
 }
@@ -207,6 +212,11 @@ constexpr Field kStepFields[] = {
     {.name = "local", .content = C::kObject, .inside = kLocalFields},
     {.name = "store", .content = C::kObject, .inside = kStoreFields},
     {.name = "send", .content = C::kArray, .most = PlanLimits::kOperands, .inside = {&kSend, 1}},
+    {.name = "run",
+     .content = C::kNumber,
+     .least = 1,
+     .most = kMost32,
+     .number = [](ReaderState& r, std::uint64_t n) { r.run = static_cast<std::uint32_t>(n); }},
     {.name = "completes",
      .content = C::kBoolean,
      .number = [](ReaderState& r, std::uint64_t truth) { r.completes = truth != 0; }},

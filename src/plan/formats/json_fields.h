@@ -30,6 +30,7 @@ struct ReaderState {
   std::vector<Port> sends{};
   std::vector<After> after{};
   bool completes = false;
+  std::uint32_t run = 1;
   Port end{};
   After wait{};
 };

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "base/assert.h"
+#include "plan/collective.h"
 #include "plan/evaluate.h"
 #include "plan/layout.h"
 
@@ -66,17 +68,28 @@ class Lengths1Tile {
     return finished(other, 1) || other.step > step;
   }
   void apply(const Channel& channel, const Step& step, std::uint64_t) {
-    std::uint64_t length = length_of(step.source);
+    Message lengths(step.run);
+    for (std::uint32_t i = 0; i < step.run; ++i) lengths[i] = length_of(nth(step.source, i));
     for (const std::uint16_t port : channel.receives(step)) {
-      length = std::max(length, queue(port).front());
+      const Message& received = queue(port).front();
+      for (std::uint32_t i = 0; i < step.run; ++i) lengths[i] = std::max(lengths[i], received.at(i));
       queue(port).pop_front();
     }
-    if (step.sink.space == Space::kScratch) scratch_[rank_][step.sink.chunk] = length;
-    for (const std::uint16_t port : channel.sends(step)) queue(port).push_back(length);
-    lengths_[rank_][channel_][cursors_[rank_][channel_].step] = length;
+    for (std::uint32_t i = 0; step.sink.space == Space::kScratch && i < step.run; ++i) {
+      scratch_[rank_][nth(step.sink, i).chunk] = lengths[i];
+    }
+    for (const std::uint16_t port : channel.sends(step)) queue(port).push_back(lengths);
+    lengths_[rank_][channel_][cursors_[rank_][channel_].step] =
+        std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
   }
 
  private:
+  using Message = std::vector<std::uint64_t>;  // the length of each chunk of its run
+
+  Slice nth(const Slice& first, std::uint32_t i) const {
+    if (first.space == Space::kNone) return first;
+    return chunk_of_run(first, i, space_chunks(plan_.shape, rank_, first.space));
+  }
   std::uint64_t length_of(const Slice& slice) const {
     switch (slice.space) {
       case Space::kNone: return 0;
@@ -89,7 +102,7 @@ class Lengths1Tile {
   // Returns the messages under way on the connection of a port of the current channel. The key has 24 bits for
   // each rank and 16 bits for the lane, because there are at most 2^24 ranks (kMaxRanks in
   // algorithms/generators.h) and 2^16 lanes.
-  std::deque<std::uint64_t>& queue(std::uint16_t port) {
+  std::deque<Message>& queue(std::uint16_t port) {
     const Port& end = plan_.ranks[rank_].channels[channel_].ports[port];
     const bool sends = end.direction == Direction::kSend;
     const std::uint64_t from = sends ? rank_ : end.peer, to = sends ? end.peer : rank_;
@@ -105,7 +118,7 @@ class Lengths1Tile {
   std::vector<std::vector<Cursor>> cursors_;
   std::vector<std::vector<std::uint64_t>> scratch_;  // lengths of the scratch values, indexed by rank, chunk
   ByStep lengths_;
-  std::unordered_map<std::uint64_t, std::deque<std::uint64_t>> queues_;
+  std::unordered_map<std::uint64_t, std::deque<Message>> queues_;
 };
 
 // Builds the list of operations of one rank: tile by tile, in each tile channel by channel, and in each channel

@@ -10,7 +10,11 @@
 namespace tutti {
 namespace {
 
-std::string slice_text(const Slice& slice) { return fmt::format("{}[{}]", to_string(slice.space), slice.chunk); }
+// A run of n chunks from chunk c on is "in[c + n]".
+std::string slice_text(const Slice& slice, std::uint32_t run) {
+  if (run == 1) return fmt::format("{}[{}]", to_string(slice.space), slice.chunk);
+  return fmt::format("{}[{} + {}]", to_string(slice.space), slice.chunk, run);
+}
 
 std::string peer_text(const Port& port) {
   return port.lane == 0 ? fmt::format("{}", port.peer) : fmt::format("{}/{}", port.peer, port.lane);
@@ -20,17 +24,18 @@ std::string peer_text(const Port& port) {
 
 std::string to_text(const Channel& channel, const Step& step) {
   std::string text;
-  if (step.sink.space != Space::kNone) text = slice_text(step.sink) + " = ";
+  if (step.sink.space != Space::kNone) text = slice_text(step.sink, step.run) + " = ";
   const auto receives = channel.receives(step);
   const bool local = step.source.space != Space::kNone;
   for (std::size_t i = 0; i <= receives.size(); ++i) {
     const char* plus = i == 0 ? "" : " + ";
     if (local && i == step.source_position) {
-      text += plus + slice_text(step.source);
+      text += plus + slice_text(step.source, step.run);
       plus = " + ";
     }
     if (i < receives.size()) text += fmt::format("{}recv({})", plus, peer_text(channel.ports[receives[i]]));
   }
+  if (step.run > 1 && !local && step.sink.space == Space::kNone) text += fmt::format(" ({} chunks)", step.run);
   if (step.completes != 0) text += " (complete)";
   const char* separator = " ; send ";
   for (std::uint16_t port : channel.sends(step)) {
@@ -59,12 +64,13 @@ std::string to_text(const RankPlan& plan, std::uint32_t rank) {
 }
 
 std::string to_text(const PlanShape& shape) {
-  return fmt::format("{} {}, {} {}{}: {} {} per block and tile, {} scratch, {} {} per connection, {} {}{}\n",
+  return fmt::format("{} {}, {} {}{}: {} {} per block and tile, {} scratch, {} {} per connection, {} {}{}{}\n",
                      to_string(shape.collective.kind), to_string(shape.algorithm), shape.collective.ranks,
                      shape.collective.ranks == 1 ? "rank" : "ranks",
                      has_root(shape.collective.kind) ? fmt::format(", root {}", shape.collective.root) : "",
                      shape.chunks, shape.chunks == 1 ? "chunk" : "chunks", shape.scratch_chunks, shape.slots,
                      shape.slots == 1 ? "slot" : "slots", shape.lanes, shape.lanes == 1 ? "lane" : "lanes",
+                     shape.longest_run > 1 ? fmt::format(", up to {} chunks in a message", shape.longest_run) : "",
                      reduces(shape.collective.kind) ? fmt::format(", added in {}", to_string(shape.order)) : "");
 }
 

@@ -9,11 +9,17 @@ void Run::fail_here(const Step& step, const std::string& what) {
   fail(plan_error(rank_, fmt::format("{}: {}", step_name(wiring_, thread_, step_index(step)), what)));
 }
 
-Value Run::receive(std::uint16_t port) {
+const Value& Run::received(std::uint16_t port, std::uint32_t i) const {
+  const std::uint32_t c = connection_of(port);
+  const std::size_t slot = std::size_t{c} * slots_ + fifos_[c].next_receive;
+  return i == 0 ? values_[slot] : more_values_[slot][i - 1];
+}
+
+void Run::release(std::uint16_t port) {
   const std::uint32_t c = connection_of(port);
   Fifo& fifo = fifos_[c];
   const ConnectionInfo& info = wiring_.connections[c];
-  const Value value = values_[std::size_t{c} * slots_ + fifo.next_receive];
+  if (!more_values_.empty()) more_values_[std::size_t{c} * slots_ + fifo.next_receive] = {};
   if (++fifo.next_receive == slots_) fifo.next_receive = 0;
   if (options_.windows && (rules_[info.first_message + fifo.received % info.messages] & kMayPublish) != 0) {
     const std::uint32_t sender = wiring_.threads[info.sender].rank;
@@ -22,14 +28,15 @@ Value Run::receive(std::uint16_t port) {
   ++fifo.received;
   ++counts_.messages;
   wake(info.sender);
-  return value;
 }
 
-void Run::send(std::uint16_t port, const Value& value) {
+void Run::send(std::uint16_t port, std::span<const Value> message) {
   const std::uint32_t c = connection_of(port);
   Fifo& fifo = fifos_[c];
   const ConnectionInfo& info = wiring_.connections[c];
-  values_[std::size_t{c} * slots_ + fifo.next_send] = value;
+  const std::size_t slot = std::size_t{c} * slots_ + fifo.next_send;
+  values_[slot] = message[0];
+  if (message.size() > 1) more_values_[slot].assign(message.begin() + 1, message.end());
   if (++fifo.next_send == slots_) fifo.next_send = 0;
   if (options_.windows && (rules_[info.first_message + fifo.sent % info.messages] & kMayPublish) != 0) {
     ++ranks_[rank_].published;
@@ -38,11 +45,11 @@ void Run::send(std::uint16_t port, const Value& value) {
   wake(info.receiver);
 }
 
-std::optional<Value> Run::load(const Step& step) {
+std::optional<Value> Run::load(const Step& step, const Slice& source) {
   const PlanShape& shape = wiring_.plan->shape;
-  const std::uint32_t chunk = step.source.chunk;
+  const std::uint32_t chunk = source.chunk;
   const std::uint64_t tile = generation_ - generation_base_;
-  switch (step.source.space) {
+  switch (source.space) {
     case Space::kInput: {
       const std::uint32_t alias = options_.in_place ? output_alias(shape, rank_, chunk) : kNoChunk;
       if (alias == kNoChunk || written(tile, alias) != generation_)
@@ -71,7 +78,7 @@ std::optional<Value> Run::load(const Step& step) {
     }
     case Space::kNone: break;
   }
-  fail_here(step, fmt::format("reads {}, which was not written in this tile", to_string(step.source)));
+  fail_here(step, fmt::format("reads {}, which was not written in this tile", to_string(source)));
   return std::nullopt;
 }
 
@@ -88,7 +95,7 @@ bool Run::add_operand(const Step& step, const Value& operand, std::uint32_t inde
   return fault.empty();
 }
 
-std::optional<Value> Run::evaluate(const Channel& channel, const Step& step) {
+std::optional<Value> Run::evaluate(const Channel& channel, const Step& step, std::uint32_t i_of_run) {
   const std::span<const std::uint16_t> receives = channel.receives(step);
   const bool local = step.source.space != Space::kNone;
   const std::uint32_t operands = step.receive_count + (local ? 1u : 0u);
@@ -99,10 +106,10 @@ std::optional<Value> Run::evaluate(const Channel& channel, const Step& step) {
   for (std::uint32_t i = 0, r = 0; i < operands; ++i) {
     std::optional<Value> operand;
     if (local && i == step.source_position) {
-      operand = load(step);
+      operand = load(step, nth(step.source, i_of_run));
       if (!operand) return std::nullopt;
     } else {
-      operand = receive(receives[r++]);
+      operand = received(receives[r++], i_of_run);
     }
     if (!add_operand(step, *operand, i, sum)) return std::nullopt;
     expression = operands == 1 ? operand->expression : Contributions::mix(expression, operand->expression);
@@ -140,11 +147,11 @@ bool Run::check_completion(const Step& step, Value& value, bool operand_complete
   return false;
 }
 
-void Run::store(const Step& step, const Value& value, std::uint64_t tile) {
-  switch (step.sink.space) {
-    case Space::kOutput: return store_output(step, value, tile);
+void Run::store(const Step& step, const Slice& sink, const Value& value, std::uint64_t tile) {
+  switch (sink.space) {
+    case Space::kOutput: return store_output(step, sink.chunk, value, tile);
     case Space::kScratch:
-      scratch_[std::size_t{rank_} * wiring_.plan->shape.scratch_chunks + step.sink.chunk] = value;
+      scratch_[std::size_t{rank_} * wiring_.plan->shape.scratch_chunks + sink.chunk] = value;
       return;
     case Space::kNone:
     case Space::kInput: return;
@@ -178,8 +185,7 @@ std::string Run::output_fault(const Value& value, std::uint32_t chunk) {
   return fmt::format("out[{}] was added in another order or grouping than on another rank", chunk);
 }
 
-void Run::store_output(const Step& step, const Value& value, std::uint64_t tile) {
-  const std::uint32_t chunk = step.sink.chunk;
+void Run::store_output(const Step& step, std::uint32_t chunk, const Value& value, std::uint64_t tile) {
   if (const std::string fault = output_fault(value, chunk); !fault.empty()) return fail_here(step, fault);
   std::uint32_t& mark = written(tile, chunk);
   if (mark == generation_) return fail_here(step, fmt::format("writes out[{}] a second time in one tile", chunk));
@@ -193,10 +199,15 @@ void Run::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   if (races_) {
     if (auto error = races_->step(thread_, step_index(step), tile)) return fail(*std::move(error));
   }
-  const std::optional<Value> value = evaluate(channel, step);
-  if (!value) return;
-  store(step, *value, tile);
-  for (std::uint16_t port : channel.sends(step)) send(port, *value);
+  step_values_.clear();
+  for (std::uint32_t i = 0; i < step.run; ++i) {
+    const std::optional<Value> value = evaluate(channel, step, i);
+    if (!value) return;
+    store(step, nth(step.sink, i), *value, tile);
+    step_values_.push_back(*value);
+  }
+  for (std::uint16_t port : channel.receives(step)) release(port);
+  for (std::uint16_t port : channel.sends(step)) send(port, step_values_);
   // A rank is in drained_ if this step has received the last of its published messages. Its call may have waited
   // only for that.
   for (std::uint32_t sender : drained_) end_call_if_done(sender);

@@ -11,6 +11,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -56,18 +57,15 @@ struct Buffers {
 // True if each step has an operand, and if all indices of the channel, except those in Channel::after, are valid, so
 // that its steps can run without accesses out of bounds.
 bool runnable(const Plan& plan, std::uint32_t rank, const Channel& channel) {
-  const auto inside = [&](const Slice& slice) {
-    switch (slice.space) {
-      case Space::kNone: return true;
-      case Space::kInput: return slice.chunk < input_chunks(plan.shape, rank);
-      case Space::kOutput: return slice.chunk < output_chunks(plan.shape, rank);
-      case Space::kScratch: return slice.chunk < plan.shape.scratch_chunks;
-    }
-    return false;
+  const auto inside = [&](const Step& step, const Slice& slice) {
+    if (slice.space == Space::kNone) return true;
+    const std::uint32_t chunks = space_chunks(plan.shape, rank, slice.space);
+    return slice.chunk < chunks && step.run <= chunks;
   };
   for (const Step& step : channel.steps) {
     const std::size_t end = std::size_t{step.list_begin} + step.receive_count + step.send_count;
-    if (end > channel.lists.size() || !inside(step.source) || !inside(step.sink)) return false;
+    if (end > channel.lists.size() || !inside(step, step.source) || !inside(step, step.sink)) return false;
+    if (step.run == 0) return false;
     if (step.source.space == Space::kNone && step.receive_count == 0) return false;
     if (step.source_position > step.receive_count) return false;
     for (std::size_t i = step.list_begin; i < end; ++i) {
@@ -98,7 +96,9 @@ class Interpreter {
  private:
   using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sending rank, receiving rank, lane
 
-  std::deque<Elements>& queue(std::uint16_t port) {
+  // A message has one element for each chunk of the step's run.
+  using Message = std::vector<Elements>;
+  std::deque<Message>& queue(std::uint16_t port) {
     const Port& end = program_->ports[port];
     return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
   }
@@ -106,7 +106,8 @@ class Interpreter {
   void end_call(std::uint32_t rank);
   bool call_finished(std::uint32_t rank) const;
   std::uint64_t try_channel(std::uint32_t rank, std::uint32_t channel);
-  Elements& memory(const Slice& slice, std::uint64_t tile);
+  Elements& memory(const Slice& first, std::uint32_t i, std::uint64_t tile);
+  Elements equation(const Step& step, std::uint32_t i, std::span<const Message> received, std::uint64_t tile);
 
   const Plan& plan_;
   const InterpretOptions options_;
@@ -114,7 +115,7 @@ class Interpreter {
   std::vector<Buffers> buffers_;
   std::vector<std::vector<Cursor>> cursors_;
   std::vector<std::uint32_t> calls_;
-  std::map<Key, std::deque<Elements>> queues_;
+  std::map<Key, std::deque<Message>> queues_;
   std::vector<std::vector<float>> results_;  // indexed by rank: the outputs of its calls, one call after the other
   bool broken_ = false;
 
@@ -156,8 +157,10 @@ bool Interpreter::call_finished(std::uint32_t rank) const {
   return true;
 }
 
-Elements& Interpreter::memory(const Slice& slice, std::uint64_t tile) {
+// The memory of the i-th chunk of the run that begins with `first`.
+Elements& Interpreter::memory(const Slice& first, std::uint32_t i, std::uint64_t tile) {
   Buffers& buffers = buffers_[rank_];
+  const Slice slice = chunk_of_run(first, i, space_chunks(plan_.shape, rank_, first.space));
   if (slice.space == Space::kScratch) return buffers.scratch[slice.chunk];
   const std::size_t outputs = output_chunks(plan_.shape, rank_);
   if (slice.space == Space::kOutput) return buffers.output[tile * outputs + slice.chunk];
@@ -166,26 +169,18 @@ Elements& Interpreter::memory(const Slice& slice, std::uint64_t tile) {
   return buffers.input[tile * input_chunks(plan_.shape, rank_) + slice.chunk];
 }
 
-void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
-  const auto receives = channel.receives(step);
+// Returns the value of equation `i` of the step's run. `received` are the messages of the step, in the order of its
+// receives.
+Elements Interpreter::equation(const Step& step, std::uint32_t i, std::span<const Message> received,
+                               std::uint64_t tile) {
   const bool local = step.source.space != Space::kNone;
-  const std::size_t operands = receives.size() + (local ? 1 : 0);
+  const std::size_t operands = received.size() + (local ? 1 : 0);
   Elements value{};
-  for (std::size_t i = 0, r = 0; i < operands; ++i) {
-    Elements operand{};
-    if (local && i == step.source_position) {
-      operand = memory(step.source, tile);
-    } else {
-      std::deque<Elements>& messages = queue(receives[r++]);
-      if (messages.empty()) {
-        broken_ = true;
-        return;
-      }
-      operand = messages.front();
-      messages.pop_front();
-    }
+  for (std::size_t o = 0, r = 0; o < operands; ++o) {
+    const bool is_local = local && o == step.source_position;
+    const Elements operand = is_local ? memory(step.source, i, tile) : received[r++][i];
     for (std::size_t e = 0; e < kElements; ++e) {
-      value.values[e] = i == 0 ? operand.values[e] : value.values[e] + operand.values[e];
+      value.values[e] = o == 0 ? operand.values[e] : value.values[e] + operand.values[e];
     }
     value.ranks.insert(value.ranks.end(), operand.ranks.begin(), operand.ranks.end());
   }
@@ -193,8 +188,25 @@ void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t 
     // A division by a power of two would not change the mantissa, so the divisor is the number of ranks + 0.5.
     for (float& element : value.values) element /= static_cast<float>(plan_.ranks.size()) + 0.5f;
   }
-  if (step.sink.space != Space::kNone) memory(step.sink, tile) = value;
-  for (std::uint16_t port : channel.sends(step)) queue(port).push_back(value);
+  return value;
+}
+
+// All equations of a run read before one of them stores.
+void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
+  std::vector<Message> received;
+  for (const std::uint16_t port : channel.receives(step)) {
+    std::deque<Message>& messages = queue(port);
+    broken_ |= messages.empty() || messages.front().size() != step.run;
+    if (broken_) return;
+    received.push_back(std::move(messages.front()));
+    messages.pop_front();
+  }
+  Message values;
+  for (std::uint32_t i = 0; i < step.run; ++i) values.push_back(equation(step, i, received, tile));
+  for (std::uint32_t i = 0; step.sink.space != Space::kNone && i < step.run; ++i) {
+    memory(step.sink, i, tile) = values[i];
+  }
+  for (std::uint16_t port : channel.sends(step)) queue(port).push_back(values);
 }
 
 std::uint64_t Interpreter::try_channel(std::uint32_t rank, std::uint32_t channel) {
@@ -226,7 +238,7 @@ Result<std::vector<float>> Interpreter::run() {
     for (const auto& [rank, channel] : channels) {
       if (calls_[rank] == options_.calls) continue;
       ran += try_channel(rank, channel);
-      if (broken_) return failure("a step receives more than there is");
+      if (broken_) return failure("a step receives more or less than there is");
       if (!call_finished(rank)) continue;
       end_call(rank);
       ++ran;

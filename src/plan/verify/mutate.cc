@@ -93,6 +93,8 @@ void ChannelMutator::mutate_counts(std::uint32_t s) {
                              {position});
   }
   set_field<std::uint8_t>(s, "completes", [](Step& x) -> std::uint8_t& { return x.completes; }, {0, 1, 2});
+  const std::int64_t run = step.run;
+  set_field<std::uint32_t>(s, "run", [](Step& x) -> std::uint32_t& { return x.run; }, {run - 1, run + 1});
   set_field<std::uint8_t>(s, "reserved", [](Step& x) -> std::uint8_t& { return x.reserved; }, {1});
 }
 

@@ -14,7 +14,7 @@ namespace tutti {
 
 // Calls `visit` with each mutant and its name, for example "rank 2 channel 0 step 3: sink chunk 1 -> 2". A mutant
 // has one of these changes of one step: another space or chunk of the source or the sink, another port, another
-// value of receive_count, send_count, list_begin, source_position, completes or a reserved field. Other mutants
+// value of receive_count, send_count, list_begin, source_position, completes, run or a reserved field. Other mutants
 // have two neighbouring steps swapped, one step deleted or repeated, or one entry of Channel::after deleted or
 // with the other value of tiles_before. `mutant` is valid only during the call of `visit`.
 void for_each_mutant(const Plan& plan, const std::function<void(const Plan& mutant, const std::string& name)>& visit);

@@ -68,8 +68,10 @@ class OwnOrder {
       for (std::uint32_t c = 0; c < width_; ++c) own[c] = std::max(own[c], other[c]);
     }
     ++own[channel_];
-    if (step.source.space != Space::kNone && !read_before_its_result(step.source)) read(place(step.source, tile), own);
-    if (step.sink.space != Space::kNone) write(place(step.sink, tile), own);
+    for_each_chunk(plan_.shape, rank_, step, step.source, [&](const Slice& slice) {
+      if (!read_before_its_result(slice)) read(place(slice, tile), own);
+    });
+    for_each_chunk(plan_.shape, rank_, step, step.sink, [&](const Slice& slice) { write(place(slice, tile), own); });
   }
 
  private:
@@ -85,7 +87,9 @@ class OwnOrder {
     for (const Channel& channel : channels()) {
       first_clock_.push_back(first_clock_.back() + channel.steps.size() * options_.tiles * width_);
       for (const Step& step : channel.steps) {
-        if (step.source.space == Space::kInput) ++input_reads_[step.source.chunk];
+        for_each_chunk(plan_.shape, rank, step, step.source, [&](const Slice& slice) {
+          if (slice.space == Space::kInput) ++input_reads_[slice.chunk];
+        });
       }
     }
     clocks_.resize(first_clock_.back());
@@ -158,12 +162,15 @@ bool channels_share_memory(const Plan& plan, const VerifyOptions& options) {
     accessing_channel.assign(location_count(plan.shape, rank, 1), kNoChannel);
     for (std::uint32_t c = 0; c < channels.size(); ++c) {
       for (const Step& step : channels[c].steps) {
-        for (const Slice& slice : {step.source, step.sink}) {
-          if (slice.space == Space::kNone) continue;
-          const std::size_t place = location_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
-          if (accessing_channel[place] != kNoChannel && accessing_channel[place] != c) return true;
-          accessing_channel[place] = c;
+        bool shared = false;
+        for (const Slice& first : {step.source, step.sink}) {
+          for_each_chunk(plan.shape, rank, step, first, [&](const Slice& slice) {
+            const std::size_t place = location_of(plan.shape, options.in_place, rank, slice, {.tile = 0, .tiles = 1});
+            shared |= accessing_channel[place] != kNoChannel && accessing_channel[place] != c;
+            accessing_channel[place] = c;
+          });
         }
+        if (shared) return true;
       }
     }
   }

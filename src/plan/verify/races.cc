@@ -258,16 +258,18 @@ std::optional<Error> Races::step(std::uint32_t thread, std::uint32_t step_index,
 std::optional<Error> Races::check_local(std::uint32_t thread, const Step& step, const Access& access,
                                         std::uint64_t tile) {
   const std::uint32_t rank = wiring_->threads[thread].rank;
+  const PlanShape& shape = wiring_->plan->shape;
   Access local = access;
-  if (step.source.space != Space::kNone) {
-    local.kind = AccessType::kRead;
-    if (auto error = read(rank, step.source, tile, local)) return error;
-  }
-  if (step.sink.space != Space::kNone) {
-    local.kind = AccessType::kWrite;
-    if (auto error = write(rank, step.sink, tile, local)) return error;
-  }
-  return std::nullopt;
+  std::optional<Error> error;
+  local.kind = AccessType::kRead;
+  for_each_chunk(shape, rank, step, step.source, [&](const Slice& slice) {
+    if (!error) error = read(rank, slice, tile, local);
+  });
+  local.kind = AccessType::kWrite;
+  for_each_chunk(shape, rank, step, step.sink, [&](const Slice& slice) {
+    if (!error) error = write(rank, slice, tile, local);
+  });
+  return error;
 }
 
 // Checks this step's accesses to the memory of peers: reads of slices that peers have published, and writes of

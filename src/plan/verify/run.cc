@@ -27,6 +27,7 @@ Run::Run(const Wiring& wiring, const VerifyOptions& options, ExpressionLog* log)
   ranks_.resize(wiring.plan->ranks.size());
   fifos_.resize(wiring.connections.size());
   values_.resize(wiring.connections.size() * slots_);
+  if (shape.longest_run > 1) more_values_.resize(values_.size());
   scratch_.resize(std::size_t{shape.scratch_chunks} * ranks_.size());
   first_output_.push_back(0);
   for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -99,15 +100,21 @@ class Run {
   Error deadlock() const;
   std::string describe_wait(std::uint32_t thread);
 
-  std::optional<Value> evaluate(const Channel& channel, const Step& step);
+  // evaluate() returns the value of equation `i_of_run` of the step's run (Step::run).
+  std::optional<Value> evaluate(const Channel& channel, const Step& step, std::uint32_t i_of_run);
   bool add_operand(const Step& step, const Value& operand, std::uint32_t index, Value& sum);
-  std::optional<Value> load(const Step& step);
-  Value receive(std::uint16_t port);
-  void send(std::uint16_t port, const Value& value);
+  std::optional<Value> load(const Step& step, const Slice& source);
+  // received() returns value `i` of the oldest message of the port, and release() removes that message.
+  const Value& received(std::uint16_t port, std::uint32_t i) const;
+  void release(std::uint16_t port);
+  void send(std::uint16_t port, std::span<const Value> message);
+  Slice nth(const Slice& first, std::uint32_t i) const {
+    return i == 0 ? first : chunk_of_run(first, i, space_chunks(wiring_.plan->shape, rank_, first.space));
+  }
   bool check_completion(const Step& step, Value& value, bool operand_complete);
   std::string output_fault(const Value& value, std::uint32_t chunk);
-  void store(const Step& step, const Value& value, std::uint64_t tile);
-  void store_output(const Step& step, const Value& value, std::uint64_t tile);
+  void store(const Step& step, const Slice& sink, const Value& value, std::uint64_t tile);
+  void store_output(const Step& step, std::uint32_t chunk, const Value& value, std::uint64_t tile);
   std::uint32_t& written(std::uint64_t tile, std::uint32_t chunk) {
     return written_[first_output_[rank_] * options_.tiles + tile * outputs_of(rank_) + chunk];
   }
@@ -123,7 +130,11 @@ class Run {
   std::vector<Thread> threads_;
   std::vector<Rank> ranks_;
   std::vector<Fifo> fifos_;
-  std::vector<Value> values_;              // connection x slot: the messages that were sent and not received yet
+  // connection x slot: the first value of each message that was sent and not received yet
+  std::vector<Value> values_;
+  // connection x slot: the other values of the message; empty if no message of the plan has more than one
+  std::vector<std::vector<Value>> more_values_;
+  std::vector<Value> step_values_;         // the values of the step that runs
   std::vector<Value> scratch_;             // rank x scratch chunk: the value that was stored last
   std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all lower ranks
   // rank x tile x output chunk: generation (Value::generation) of the last write

@@ -19,19 +19,17 @@ constexpr std::uint32_t kNoConnection = ~std::uint32_t{0};
 // Limit on the number of chunks of one buffer, so that chunk numbers fit into 32 bits.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;
 
-// Checks one slice of a step. Returns an error message, or an empty string if the slice is valid.
-std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice) {
+// Checks one slice of a step, with a run of `run` chunks. Returns an error message, or an empty string if the slice is
+// valid.
+std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice, std::uint32_t run) {
   if (slice.reserved[0] != 0 || slice.reserved[1] != 0 || slice.reserved[2] != 0)
     return "has a reserved byte that is not 0";
-  std::uint32_t chunks = 0;
-  switch (slice.space) {
-    case Space::kNone: return slice.chunk == 0 ? "" : fmt::format("is no slice, but has chunk {}", slice.chunk);
-    case Space::kInput: chunks = input_chunks(shape, rank); break;
-    case Space::kOutput: chunks = output_chunks(shape, rank); break;
-    case Space::kScratch: chunks = shape.scratch_chunks; break;
-    default: return fmt::format("has unknown space {}", static_cast<int>(slice.space));
-  }
-  if (slice.chunk < chunks) return "";
+  if (slice.space == Space::kNone)
+    return slice.chunk == 0 ? "" : fmt::format("is no slice, but has chunk {}", slice.chunk);
+  if (slice.space > Space::kScratch) return fmt::format("has unknown space {}", static_cast<int>(slice.space));
+  const std::uint32_t chunks = space_chunks(shape, rank, slice.space);
+  if (slice.chunk < chunks && run <= chunks) return "";
+  if (slice.chunk < chunks) return fmt::format("is a run of {} chunks, but there are {}", run, chunks);
   if (chunks == 0) return fmt::format("{} is out of bounds: rank {} has no such buffer", to_string(slice), rank);
   return fmt::format("{} is out of bounds: there are {} chunks", to_string(slice), chunks);
 }
@@ -66,11 +64,33 @@ std::string list_fault(const Channel& channel, const Step& step, std::vector<std
   return fault;
 }
 
+// Checks that the equations of a run do not depend on each other: equation i must not store to the chunk that another
+// equation reads, not even in an in-place call. Returns an error message, or an empty string.
+std::string overlap_fault(const PlanShape& shape, std::uint32_t rank, const Step& step) {
+  if (step.run == 1 || step.source.space == Space::kNone || step.sink.space == Space::kNone) return "";
+  const std::uint32_t sources = space_chunks(shape, rank, step.source.space);
+  const std::uint32_t sinks = space_chunks(shape, rank, step.sink.space);
+  for (std::uint32_t i = 0; i < step.run; ++i) {
+    const Slice read = chunk_of_run(step.source, i, sources);
+    std::uint32_t same = read.space == step.sink.space ? read.chunk : kNoChunk;
+    if (read.space == Space::kInput && step.sink.space == Space::kOutput) same = output_alias(shape, rank, read.chunk);
+    if (same == kNoChunk) continue;
+    const std::uint32_t from_sink = same >= step.sink.chunk ? same - step.sink.chunk : same + sinks - step.sink.chunk;
+    if (from_sink == i || from_sink >= step.run) continue;
+    return fmt::format("stores to {}, which the run of the same step also reads as {}",
+                       to_string(chunk_of_run(step.sink, from_sink, sinks)), to_string(read));
+  }
+  return "";
+}
+
 std::string step_fault(const PlanShape& shape, std::uint32_t rank, const Channel& channel, const Step& step,
                        std::vector<std::uint8_t>& used) {
   if (step.reserved != 0) return "has a reserved byte that is not 0";
-  if (std::string fault = slice_fault(shape, rank, step.source); !fault.empty()) return "source " + fault;
-  if (std::string fault = slice_fault(shape, rank, step.sink); !fault.empty()) return "sink " + fault;
+  if (step.run == 0 || step.run > shape.longest_run) {
+    return fmt::format("has a run of {} chunks; the plan's runs have 1 to {}", step.run, shape.longest_run);
+  }
+  if (std::string fault = slice_fault(shape, rank, step.source, step.run); !fault.empty()) return "source " + fault;
+  if (std::string fault = slice_fault(shape, rank, step.sink, step.run); !fault.empty()) return "sink " + fault;
   if (step.sink.space == Space::kInput) return fmt::format("stores to {}: input is only read", to_string(step.sink));
   const bool local = step.source.space != Space::kNone;
   if (!local && step.receive_count == 0) return "has no operand";
@@ -79,6 +99,11 @@ std::string step_fault(const PlanShape& shape, std::uint32_t rank, const Channel
     return fmt::format("source position {} is out of bounds", step.source_position);
   }
   if (step.completes > 1) return fmt::format("completes is {}, not 0 or 1", step.completes);
+  // Without a local operand or a sink in the output, the chunks of a received run have no lengths of their own.
+  if (step.run > 1 && !local && step.sink.space != Space::kOutput && shape.chunks != 1) {
+    return "receives a run without a local operand and without an output: then a block must have one chunk";
+  }
+  if (std::string fault = overlap_fault(shape, rank, step); !fault.empty()) return fault;
   return list_fault(channel, step, used);
 }
 
@@ -142,6 +167,7 @@ Status check_shape(const Plan& plan) {
   if (std::uint64_t{shape.chunks} * std::max(collective.ranks, 1u) > kMostChunks) {
     fault = fmt::format("{} chunks in {} blocks are too many", shape.chunks, collective.ranks);
   }
+  if (shape.longest_run == 0) fault = "the longest run has 0 chunks";
   if (shape.slots == 0) fault = "connections hold 0 messages";
   if (shape.order > Order::kCyclic) fault = "the order of addition is unknown";
   if (!fault.empty()) return Error{.code = ErrorCode::kInvalidPlan, .message = "the plan's shape: " + fault};
@@ -335,6 +361,23 @@ Status pair_messages(Wiring& wiring) {
   return {};
 }
 
+// Checks that both ends of each message agree on its number of chunks.
+Status compare_runs(const Wiring& wiring) {
+  for (const ConnectionInfo& connection : wiring.connections) {
+    for (std::uint32_t m = connection.first_message; m < connection.first_message + connection.messages; ++m) {
+      const std::uint32_t sends = wiring.sender_step[m], receives = wiring.receiver_step[m];
+      const std::uint32_t sent = wiring.threads[connection.sender].program->steps[sends].run;
+      const std::uint32_t expected = wiring.threads[connection.receiver].program->steps[receives].run;
+      if (sent == expected) continue;
+      return plan_error(wiring.threads[connection.receiver].rank,
+                        fmt::format("{} expects a message of {} chunks, but {} sends it with {}",
+                                    step_name(wiring, connection.receiver, receives), expected,
+                                    step_name(wiring, connection.sender, sends), sent));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string to_string(const Slice& slice) {
@@ -360,6 +403,7 @@ Result<Wiring> check_structure(const Plan& plan) {
   list_threads(plan, wiring);
   TUTTI_TRY(connect(wiring));
   TUTTI_TRY(pair_messages(wiring));
+  if (plan.shape.longest_run > 1) TUTTI_TRY(compare_runs(wiring));
   return wiring;
 }
 

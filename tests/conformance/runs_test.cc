@@ -1,0 +1,130 @@
+// Tests calls whose plans have messages with a run of chunks (Step::run): short calls by the built-in algorithms that
+// have such plans, and plans of the caller.
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "algorithms/algorithms.h"
+#include "conformance/suite.h"
+#include "tutti/plan.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+
+class Runs : public testing::TestWithParam<JobConfiguration> {
+ protected:
+  void SetUp() override { skip_unless_possible(GetParam()); }
+  static Communicators world(std::int32_t size) { return make_configured_ranks(GetParam(), size); }
+};
+
+// With 13 ranks, runs go on with chunk 0, and the sets of ranks are not powers of two. The counts are such that chunks
+// are empty, are shorter than others, or are all equal.
+TEST_P(Runs, GiveTheResultsOfShortCallsOf13Ranks) {
+  Communicators ranks = world(13);
+  std::vector<Case> cases;
+  for (const CollectiveKind kind : all_collectives()) {
+    for (const Algorithm algorithm : algorithms_of(kind)) {
+      if (!has_runs(kind, algorithm)) continue;
+      for (const std::size_t count : {1u, 37u, 208u, 1000u, 2999u}) {
+        for (const bool in_place : {false, true}) {
+          cases.push_back({.kind = kind,
+                           .count = count,
+                           .op = row_of(kind).reduces && in_place ? ReduceOp::kAvg : ReduceOp::kSum,
+                           .root = row_of(kind).root != RootHas::kNothing ? 5 : 0,
+                           .in_place = in_place,
+                           .registered = in_place,
+                           .algorithm = algorithm});
+        }
+      }
+    }
+  }
+  ASSERT_GE(cases.size(), 60u);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    for (const Case& each : cases) {
+      run_case(rank, each);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
+// An all_gather by rank 0, which sends all blocks to each rank in one message, from block 2 on.
+UserPlan star(std::uint32_t ranks) {
+  PlanBuilder plan({.name = "star", .collective = CollectiveKind::kAllGather, .ranks = ranks});
+  auto centre = plan.channel(0);
+  centre.step().local(Space::kInput, 0).store(Space::kOutput, 0);
+  for (std::uint32_t peer = 1; peer < ranks; ++peer) centre.step().receive(peer).store(Space::kOutput, peer);
+  auto all = centre.step();
+  all.run(ranks).local(Space::kOutput, 2);
+  for (std::uint32_t peer = 1; peer < ranks; ++peer) all.send(peer);
+  for (std::uint32_t peer = 1; peer < ranks; ++peer) {
+    auto other = plan.channel(peer);
+    other.step().local(Space::kInput, 0).send(0);
+    other.step().run(ranks).receive(0).store(Space::kOutput, 2);
+  }
+  auto built = plan.build();
+  EXPECT_TRUE(built.ok()) << to_string(built.error());
+  return *built;
+}
+
+// Longer calls have several tiles, so that the blocks of a run are not neighbours in memory.
+TEST_P(Runs, OfACallersPlanCarryCallsOfAnyLength) {
+  Communicators ranks = world(5);
+  const UserPlan plan = star(5);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    const Status used = rank.use_plan(plan);
+    ASSERT_TRUE(used.ok()) << to_string(used.error());
+    for (const std::size_t count : {1u, 1000u, 300'001u}) {
+      for (const bool in_place : {false, true}) {
+        run_case(rank, {.kind = CollectiveKind::kAllGather,
+                        .count = count,
+                        .in_place = in_place,
+                        .registered = in_place,
+                        .algorithm = Algorithm::kUser});
+      }
+    }
+  });
+}
+
+TEST_P(Runs, AreRefusedInCallsWithBlocksOfDifferentLengths) {
+  Communicators ranks = world(3);
+  const UserPlan plan = star(3);
+  const std::vector<std::size_t> counts{3, 1, 2};
+  on_every_rank(ranks, [&](Communicator& rank) {
+    ASSERT_TRUE(rank.use_plan(plan).ok());
+    std::vector<float> own(3), whole(6);
+    const Status status =
+        rank.all_gather_v(own.data(), whole.data(), {.counts = counts}, DataType::kFloat32, with(Algorithm::kUser));
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(status.error().message, HasSubstr("the blocks of a call must have the same length on all ranks"));
+    EXPECT_TRUE(rank.barrier().ok());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Runs, testing::ValuesIn(configurations()),
+                         [](const auto& world) { return std::string(world.param.name); });
+INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, Runs, testing::ValuesIn(kChecksumConfigurations),
+                         [](const auto& world) { return std::string(world.param.name); });
+
+// A slot has 8,192 times 64 bytes.
+TEST(UserRuns, ThatDoNotFitIntoASlotAreRefused) {
+  constexpr std::uint32_t kChunks = 100'000;
+  PlanBuilder plan({.name = "long", .collective = CollectiveKind::kBroadcast, .ranks = 2, .chunks = kChunks});
+  plan.channel(0).step().run(kChunks).local(Space::kInput, 0).store(Space::kOutput, 0).send(1);
+  plan.channel(1).step().run(kChunks).receive(0).store(Space::kOutput, 0);
+  const auto built = plan.build();
+  ASSERT_TRUE(built.ok()) << to_string(built.error());
+  auto ranks = make_ranks(2);
+  const Status refused = ranks[0]->use_plan(*built);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr("use_plan \"long\": the plan has messages of 100000 chunks"));
+  EXPECT_THAT(refused.error().message, HasSubstr("set TUTTI_SLOT_BYTES to at least 6400000 on all ranks"));
+}
+
+}  // namespace
+}  // namespace tutti::test
