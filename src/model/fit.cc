@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace tutti {
 namespace {
@@ -141,6 +142,17 @@ Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::ui
   round_all(p);
   p.measured.assign(measured.begin(), measured.end());
   return p;
+}
+
+double noise_of(std::span<const Measurement> measured) {
+  std::vector<double> ratios;
+  for (const Measurement& one : measured) {
+    if (one.median_us > 0) ratios.push_back(one.p95_us / one.median_us);
+  }
+  if (ratios.empty()) return 1;
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+  std::nth_element(ratios.begin(), middle, ratios.end());
+  return *middle;
 }
 
 }  // namespace tutti

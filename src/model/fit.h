@@ -30,4 +30,10 @@ namespace tutti {
 // lacks two sizes of at least 512 KiB, from which the bandwidth is computed.
 Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::uint32_t cores, std::uint64_t slot_bytes);
 
+// How noisy the machine was during the measurements: the median, over all of them, of the slowest part of the samples
+// (Measurement::p95_us) divided by the median sample. 1 if all samples take equally long, and 1 without measurements.
+double noise_of(std::span<const Measurement> measured);
+// From this noise on, `tutti tune` warns: in half of the measurements, some sample took this many times the median.
+inline constexpr double kMuchNoise = 1.5;
+
 }  // namespace tutti

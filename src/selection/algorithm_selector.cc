@@ -214,7 +214,7 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     return decision;
   }
   if (!tuner_decides()) {
-    decision.reason = "all ranks share memory: the measured rule of thumb";
+    decision.reason = "all ranks share memory: a rule of thumb, measured on other machines, and not these predictions";
     return decision;
   }
   const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {

@@ -270,6 +270,16 @@ std::string summary(const Parameters& p) {
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
 }
 
+// Warns on standard error if the machine was busy with something else during the measurements.
+void warn_of_noise(const Parameters& parameters) {
+  const double noise = noise_of(parameters.measured);
+  if (noise < kMuchNoise) return;
+  fmt::print(stderr,
+             "tutti tune: the machine was busy: in half of the {} measurements a sample took {:.1f} times the median "
+             "or more. These costs may be wrong. Measure again when nothing else runs.\n",
+             parameters.measured.size(), noise);
+}
+
 // Checks that the folder of `tune_file` (TUTTI_TUNE_FILE) exists. The command does not create a folder that the user
 // has named, because the name may contain a typing error. Empty: the user has named no file.
 Status check_folder(const std::string& tune_file) {
@@ -300,6 +310,7 @@ int run_measure(const TuneArguments& given) {
   parameters->name = fmt::format("{} cores", parameters->cores);
   parameters->source = fmt::format("tutti tune, {}", utc_now());
   parameters->hardware = hardware_hash();
+  warn_of_noise(*parameters);
   if (given.print) {
     fmt::print("{}", to_json(*parameters));
     return kExitSuccess;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "algorithms/algorithms.h"
+#include "base/collective_table.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "model/tuner.h"
@@ -51,9 +52,12 @@ std::vector<std::uint32_t> nodes_of_ranks(std::uint32_t ranks, std::uint32_t mac
 
 std::string heading(const ExplainOptions& options, const Collective& collective, const std::string& where,
                     const Parameters& parameters) {
-  return fmt::format("{} of {} bytes a block, {} ranks on {} machine{}: {}\ncosts: {}{}\n\n", to_string(options.kind),
-                     options.bytes, collective.ranks, options.machines, options.machines == 1 ? "" : "s", where,
-                     parameters.name, parameters.source.empty() ? "" : ", " + parameters.source);
+  const CollectiveRow& row = row_of(options.kind);
+  const bool whole = block_count(row.input, collective.ranks) <= 1 && block_count(row.output, collective.ranks) <= 1;
+  return fmt::format("{} of {} bytes{}, {} ranks on {} machine{}: {}\ncosts: {}{}\n\n", to_string(options.kind),
+                     options.bytes, whole ? "" : " a block (one rank's part of the longer buffer)", collective.ranks,
+                     options.machines, options.machines == 1 ? "" : "s", where, parameters.name,
+                     parameters.source.empty() ? "" : ", " + parameters.source);
 }
 
 // Returns the reason why the library would select the algorithm of this call by a rule of thumb and not by

@@ -257,6 +257,9 @@ std::string to_text(const Regret& regret) {
   }
   text += fmt::format("{} points: median {:.3f}, worst {:.2f}; by the quickest samples: median {:.3f}, worst {:.2f}\n",
                       regret.points.size(), regret.median, regret.worst, regret.least_median, regret.least_worst);
+  text +=
+      "us: the median time of a call. regret: the time of the chosen algorithm divided by that of the best one.\n"
+      "least: the same with the quickest sample of each instead of its median; other work disturbs it less.\n";
   return text;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "model/fit.h"
 #include "model/network.h"
 #include "tools/sim/run.h"
 #include "tools/tune/explain.h"
@@ -47,6 +48,23 @@ TEST(Regret, ItsRowsAreReadBack) {
   EXPECT_FALSE(parse_regret("all_reduce,tcp,4,8,ring,1,0,0,5").ok()) << "a time must not be 0";
 }
 
+TEST(Regret, ItsWordsAreExplainedBelowTheTable) {
+  const std::string text = to_text(regret_of({row(8, "ring", true, 30, 20)}));
+  EXPECT_NE(text.find("regret: the time of the chosen algorithm divided by that of the best one"), std::string::npos);
+  EXPECT_NE(text.find("least: the same with the quickest sample"), std::string::npos);
+}
+
+// The machine counts as busy if half of the measurements have a slow sample.
+TEST(TuneMeasurements, ShowHowNoisyTheMachineWas) {
+  EXPECT_EQ(noise_of({}), 1);
+  const std::vector<Measurement> quiet{{"copy", 8, 10, 11}, {"reduce", 8, 10, 12}, {"alone", 8, 10, 90}};
+  EXPECT_DOUBLE_EQ(noise_of(quiet), 1.2);
+  const std::vector<Measurement> busy{{"copy", 8, 10, 11}, {"reduce", 8, 10, 40}, {"alone", 8, 10, 90}};
+  EXPECT_DOUBLE_EQ(noise_of(busy), 4);
+  EXPECT_LT(noise_of(quiet), kMuchNoise);
+  EXPECT_GT(noise_of(busy), kMuchNoise);
+}
+
 TEST(TuneMeasurements, AreReadBack) {
   const std::vector<Measurement> measured{{"memory.one_way", 8, 0.25, 1.5}, {"mailboxes.crowd", 4, 12, 13}};
   const auto again = parse_measurements(measurements_csv(measured));
@@ -62,6 +80,10 @@ TEST(Explain, ShowsEveryAlgorithmAndTheChoice) {
   for (const char* word : {"ring", "double_tree", "one_shot", "two_shot", "* ", "latency us"}) {
     EXPECT_NE(text->find(word), std::string::npos) << word << " in\n" << *text;
   }
+  EXPECT_NE(text->find("all_reduce of 1048576 bytes, 4 ranks"), std::string::npos) << *text;
+  const auto blocks = explain({.kind = CollectiveKind::kAllGather, .bytes = 64, .ranks = 4, .tcp = true});
+  ASSERT_TRUE(blocks.ok()) << blocks.error().message;
+  EXPECT_NE(blocks->find("of 64 bytes a block (one rank's part of the longer buffer)"), std::string::npos) << *blocks;
   const auto shape = explain({.bytes = 1 << 20, .machines = 2, .shape = "dgx-h100"});
   ASSERT_TRUE(shape.ok()) << shape.error().message;
   EXPECT_NE(shape->find("2 x dgx-h100, 16 ranks"), std::string::npos) << *shape;
