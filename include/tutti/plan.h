@@ -7,11 +7,11 @@
 //   value = x1 (+) x2 (+) ... (+) xk     operands in a stated order: at most one local slice, the others received
 //   sink  = value; send value; ...       at most one local sink, any number of sends
 //
-// A slice is one chunk of one of the rank's buffers. Plans are independent of message sizes, because they refer to
-// chunks and not to bytes: a call's message is split into tiles, each tile into `chunks` chunks per block, and every
-// channel runs all its steps once for each tile. A connection is a FIFO that is identified by (sending rank, receiving
-// rank, lane). Exactly one channel uses it at each end, and its k-th message sent is its k-th message received.
-// docs/plan-json.md lists the blocks of each collective.
+// A slice is one chunk of one of the rank's buffers, or a run of consecutive chunks (PlanBuilder::Step::run). Plans are
+// independent of message sizes, because they refer to chunks and not to bytes: a call's message is split into tiles,
+// each tile into `chunks` chunks per block, and every channel runs all its steps once for each tile. A connection is a
+// FIFO that is identified by (sending rank, receiving rank, lane). Exactly one channel uses it at each end, and its
+// k-th message sent is its k-th message received. docs/plan-json.md lists the blocks of each collective.
 //
 //   PlanBuilder plan({.name = "chain", .collective = CollectiveKind::kBroadcast, .ranks = 2});
 //   plan.channel(0).step().local(Space::kInput, 0).store(Space::kOutput, 0).send(1);
@@ -152,12 +152,14 @@ class TUTTI_API PlanBuilder {
     // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
     // must not have it.
     Step& completes();
-    // Makes the step a run of `chunks` equations, at least 1 (the default): equation i uses the i-th chunk from each
-    // chunk on that the step names, and value i is part i of each message. After the last chunk of a buffer, a run goes
-    // on with chunk 0. The rank at the other end must expect a message of as many chunks. No equation may store to a
-    // chunk that another one of the run reads. A run that is received without a local operand and is not stored to the
-    // output needs a plan with 1 chunk per block. Messages with several chunks must fit into one slot of a connection,
-    // so they suit short calls. Such a plan runs on the host only, and not in calls whose blocks differ in length.
+    // Makes the step a run of `chunks` equations, at least 1 (the default). For i = 0 .. chunks-1, equation i uses the
+    // chunks that are i chunks after those that the step names, and its value is value i of each message, counted from
+    // 0. After the last chunk of a buffer, a run goes on with chunk 0. The step at the other end of a message must have
+    // a run of the same length. No equation may store to a chunk that another one of the run reads; an input chunk
+    // counts as the output chunk that has its memory in an in-place call. A run of more than 1 chunk that is received
+    // without a local operand and is not stored to the output needs a plan with 1 chunk per block. The messages must
+    // fit into one slot of a connection, so they suit short calls. A plan with runs runs on the host only, and not in
+    // v-variants (all_gather_v ...), which are carried out by built-in plans unless they ask for Algorithm::kUser.
     Step& run(std::uint32_t chunks);
     // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1,
     // in the previous tile. That step may be added to the builder later than this one.

@@ -11,6 +11,7 @@
 #include "algorithms/generators.h"
 #include "base/collective_table.h"
 #include "plan/collective.h"
+#include "plan/windows.h"
 
 namespace tutti {
 namespace {
@@ -55,11 +56,14 @@ bool has_runs(CollectiveKind kind, Algorithm algorithm) {
   });
 }
 
-Messages messages_for(const Collective& collective, std::uint64_t block_bytes, std::uint64_t slot_bytes) {
+Messages messages_for(const Collective& collective, std::uint64_t block_bytes, const MessageLimits& limits) {
   const CollectiveRow& row = row_of(collective.kind);
   const std::uint64_t blocks =
       std::max<std::uint64_t>({1, block_count(row.input, collective.ranks), block_count(row.output, collective.ranks)});
-  return block_bytes <= slot_bytes / blocks ? Messages::kRuns : Messages::kOneChunk;
+  if (block_bytes > std::min(limits.slot_bytes, kMostRunBytes) / blocks) return Messages::kOneChunk;
+  // Plans of the form kRuns divide the longer buffer into about as many chunks as there are ranks.
+  const bool long_chunks = blocks * block_bytes / collective.ranks >= kLeastPublished;
+  return limits.memory && long_chunks ? Messages::kOneChunk : Messages::kRuns;
 }
 
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm, Messages messages) {

@@ -17,16 +17,25 @@ enum class Messages : std::uint8_t {
   // One. Long calls: a chunk may be as long as a slot, and a message may travel without a copy (plan/windows.h).
   kOneChunk,
   // A run of chunks (Step::run). Short calls: a round of the algorithm is then one message, so that a call with many
-  // ranks takes the time of few messages. So many chunks must fit into one slot.
+  // ranks takes the time of few messages. This many chunks must fit into one slot.
   kRuns,
 };
 
 // Whether the algorithm has plans of the form kRuns for this collective.
 bool has_runs(CollectiveKind kind, Algorithm algorithm);
 
-// The form for a call on the host in which all blocks have `block_bytes` bytes: kRuns if all blocks of the input, and
-// all of the output, fit together into a slot of `slot_bytes` bytes.
-Messages messages_for(const Collective& collective, std::uint64_t block_bytes, std::uint64_t slot_bytes);
+// The properties of a job on which the form of a plan depends. They are the same on all ranks.
+struct MessageLimits {
+  std::uint64_t slot_bytes = 0;  // length of the longest message
+  bool memory = false;           // all ranks share memory, so that messages may travel without a copy
+};
+
+// The form for a call on the host in which all blocks have `block_bytes` bytes. It is kRuns if all blocks of the input,
+// and all of the output, fit together into a slot, and are at most kMostRunBytes long, because a run is copied. If
+// ranks share memory, chunks of kLeastPublished bytes (plan/windows.h) may travel without a copy; then it is kRuns only
+// if chunks are shorter than that.
+inline constexpr std::uint64_t kMostRunBytes = 128 * 1024;
+Messages messages_for(const Collective& collective, std::uint64_t block_bytes, const MessageLimits& limits);
 
 // Returns the generator of `algorithm` for `collective`, in the form `messages` if the algorithm has it. Errors, with
 // the reason in the message: kInvalidArgument if a field of `collective` is not valid or if `algorithm` has no plan for

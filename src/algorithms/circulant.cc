@@ -13,7 +13,7 @@
 // last round only block 0, which then holds every rank's contribution.
 //   round k, message m   send (in or scratch)[s(k+1)+m] to r + s(k+1)
 //                        (in or scratch)[m] (+) received: store scratch[m]; in the last round complete: store out
-//   (With runs, m stands for all messages of the round.)
+//   (With runs, one message carries the blocks of all m.)
 //
 // All-gather. The rounds run in reverse. At the beginning of round k = q-1, ..., 0, rank r has its blocks 0 ..
 // s(k+1)-1, and sends the first s(k) - s(k+1) of them to rank r - s(k+1), which numbers them s(k+1) .. s(k)-1.
@@ -38,9 +38,9 @@
 // not the order of the ranks, so the plan promises no order (Order::kAny). But the sum of a block is computed by
 // only one rank, so all ranks obtain the same bits.
 //
-// Windows: inputs that are sent unchanged (all sends of round 0 of the reduce-scatter and, for odd p, the last send of
-// its round 1), and all results, can be read and written directly in registered buffers. Partial sums are in scratch
-// memory, so they go through slots.
+// Windows: with one chunk in a message, inputs that are sent unchanged (all sends of round 0 of the reduce-scatter and,
+// for odd p, the last send of its round 1), and all results, can be read and written directly in registered buffers.
+// Partial sums are in scratch memory, so they go through slots. Messages with runs always go through slots.
 //
 // Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
 // The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport

@@ -12,7 +12,8 @@
 // Longest path: 1 message. The root has p - 1 peers, and sends (scatter) or receives (gather) S(p-1) bytes, the
 // minimum.
 //
-// Binomial tree. The subtree of a vrank consists of consecutive vranks and starts with it. In the gather, a vrank
+// Binomial tree, with one chunk in a message. The subtree of a vrank consists of consecutive vranks and starts with it.
+// In the gather, a vrank
 // sends its own block to its parent, and then forwards the blocks of its children's subtrees, nearest child first,
 // without storing them. So a vrank sends the blocks of its subtree to its parent in ascending order of vranks. The
 // scatter runs in reverse: a vrank receives the blocks of its subtree from its parent in descending order of
@@ -27,7 +28,7 @@
 // of the root would be too many.
 //
 // Binomial tree with runs (Messages in algorithms.h). The blocks of a subtree are one message, so a rank handles at
-// most ceil(log2 p) + 1 messages. A vrank v other than the root collects the blocks of its subtree in scratch, block
+// most ceil(log2 p) messages. A vrank v other than the root collects the blocks of its subtree in scratch, block
 // v + i in scratch[i].
 //   gather:  in[0]: store scratch[0] (the root: out[root]); for each child c: received, the run of its subtree: store
 //            scratch[c - v] (the root: out); then scratch[0], the run of the own subtree: send to the parent. A vrank

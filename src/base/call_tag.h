@@ -17,7 +17,7 @@ struct CallTag {
   std::uint8_t type = 0;       // DataType
   std::uint8_t op = 0;         // ReduceOp
   std::uint8_t algorithm = 0;  // the Algorithm that is used; 0 for sends and receives
-  // Length in bytes of the longest chunk of a tile: the size of a slot, or the chunk size of a rule of TUTTI_TUNE; 0 if
+  // Length in bytes of the longest message: the size of a slot, or the chunk size of a rule of TUTTI_TUNE; 0 if
   // GPUs carry the call out. It differs between ranks if a rule applies and only some of the ranks name the algorithm
   // in the call.
   std::uint32_t tile_bytes = 0;

@@ -109,7 +109,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   const std::uint64_t bytes = checked.call.tag.count / (variable ? membership_.ranks : 1) * checked.call.element_bytes;
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
   if (auto broken = engine_.broken()) return *broken;
-  const PlanTable::ChosenPlan* chosen = plans_.find_user_plan(checked.collective, bytes, options.algorithm);
+  const PlanTable::ChosenPlan* chosen = plans_.find_user_plan(checked.collective, bytes, options.algorithm, variable);
   if (chosen == nullptr && options.algorithm == Algorithm::kUser) {
     return invalid_argument(fmt::format("no plan was given for {} with this root: call use_plan() first",
                                         to_string(checked.collective.kind)));
@@ -130,15 +130,18 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
     if (!operation || *operation != nullptr) return operation;
   }
   const std::uint32_t tile_bytes = tile_bytes_of(selection);
-  const Messages messages = variable ? Messages::kOneChunk : messages_for(checked.collective, bytes, tile_bytes);
+  const Messages messages =
+      variable ? Messages::kOneChunk : messages_for(checked.collective, bytes, {tile_bytes, selector_.shares_memory()});
   auto plan = plans_.bound_plan(checked.collective, algorithm, messages, chosen);
   if (!plan) return plan.error();
   if (variable && (*plan)->shape.longest_run > 1) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message = fmt::format("the plan has messages of up to {} chunks, so the blocks of a call must have "
-                                        "the same length on all ranks",
-                                        (*plan)->shape.longest_run)};
+    return Error{
+        .code = ErrorCode::kUnsupported,
+        .message = fmt::format("the plan has messages of up to {} chunks, and such plans do not run calls with "
+                               "a length for each block ({}_v)",
+                               (*plan)->shape.longest_run, to_string(checked.collective.kind))};
   }
+  if (chosen != nullptr) TUTTI_TRY(PlanTable::check_run((*plan)->shape, tile_bytes, checked.call.element_bytes));
   if (in_rank_order && (*plan)->shape.order != Order::kByRank) {
     return invalid_argument(
         fmt::format("{} of {} ranks does not combine them in rank order, which this reduction needs",
@@ -332,7 +335,7 @@ Collective OperationBuilder::collective_of(CollectiveKind kind) const {
 Algorithm OperationBuilder::auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device) {
   const Collective collective = collective_of(kind);
   const std::uint64_t bytes = block_bytes(kind, count, type);
-  if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto) != nullptr) return Algorithm::kUser;
+  if (plans_.find_user_plan(collective, bytes, Algorithm::kAuto, false) != nullptr) return Algorithm::kUser;
   if (on_device && devices_->runs_in_parts(kind, bytes) && !follows_rule_on_host(collective, bytes))
     return Algorithm::kHierarchical;
   const GpuUse gpus = on_device ? devices_->gpu_use() : GpuUse::kNone;
@@ -345,7 +348,7 @@ std::optional<double> OperationBuilder::predicted_us(CollectiveKind kind, std::s
   const SelectionQuery query{.bytes = block_bytes(kind, count, type), .attached = true};
   Selection selection{.algorithm = algorithm};
   if (algorithm == Algorithm::kAuto) {
-    if (plans_.find_user_plan(collective, query.bytes, Algorithm::kAuto) != nullptr) return std::nullopt;
+    if (plans_.find_user_plan(collective, query.bytes, Algorithm::kAuto, false) != nullptr) return std::nullopt;
     selection = selector_.choose(collective, query);
   }
   if (devices_->runs_on_devices() || algorithm == Algorithm::kUser) return std::nullopt;

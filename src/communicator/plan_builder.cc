@@ -157,7 +157,6 @@ void PlanDraft::run(StepPosition position, std::uint32_t chunks) {
   if (channel == nullptr) return;
   if (chunks == 0) return fail_at(position, "has a run of 0 chunks");
   channel->last->run(chunks);
-  longest_run_ = std::max(longest_run_, chunks);
 }
 
 void PlanDraft::after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before) {
@@ -182,7 +181,6 @@ Result<UserPlan> PlanDraft::build() const {
                                    .scratch_chunks = d.scratch_chunks,
                                    .slots = d.slots,
                                    .lanes = d.lanes,
-                                   .longest_run = longest_run_,
                                    .order = d.order},
                          .ranks = {}},
                 .name = d.name,
@@ -192,6 +190,9 @@ Result<UserPlan> PlanDraft::build() const {
     RankPlan& rank = file.plan.ranks.emplace_back();
     for (const ChannelDraft& channel : channels) {
       rank.channels.push_back(ChannelBuilder(channel.builder).build());
+      for (const tutti::Step& step : rank.channels.back().steps) {
+        file.plan.shape.longest_run = std::max(file.plan.shape.longest_run, step.run);
+      }
     }
   }
   return UserPlanData::prove(std::move(file));

@@ -61,7 +61,6 @@ class PlanDraft {
   PlanDescription description_;
   // Indexed by rank. Deques, because a StepBuilder refers to its ChannelBuilder.
   std::vector<std::deque<ChannelDraft>> ranks_;
-  std::uint32_t longest_run_ = 1;
   std::uint64_t steps_ = 0;
   std::uint64_t ends_ = 0;  // number of sends and receives
   std::uint64_t waits_ = 0;

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "communicator/user_plan.h"
 #include "engine/arguments.h"
+#include "plan/tiling.h"
 
 namespace tutti::detail {
 namespace {
@@ -42,27 +43,29 @@ Status PlanTable::add_user_plan(const UserPlan& plan, const PlanUse& use) {
   if (user_plans_.size() >= kMostUserPlans) {
     return invalid_argument(fmt::format("a communicator takes at most {} plans", kMostUserPlans));
   }
-  // A chunk has at least 64 bytes (plan/tiling.h), unless the call is shorter.
-  const std::uint64_t most_chunks = environment_.transport->slot_bytes() / 64;
-  if (generator.shape.longest_run > most_chunks) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message = fmt::format("the plan has messages of {} chunks, but a slot of this communicator holds {}; "
-                                        "set TUTTI_SLOT_BYTES to at least {} on all ranks",
-                                        generator.shape.longest_run, most_chunks,
-                                        64 * std::uint64_t{generator.shape.longest_run})};
-  }
-  const ChosenPlan chosen{.plan = plan, .use = use};
+  TUTTI_TRY(check_run(generator.shape, environment_.transport->slot_bytes(), 1));
+  const ChosenPlan chosen{.plan = plan, .use = use, .has_runs = generator.shape.longest_run > 1};
   auto bound = bound_plan(collective, Algorithm::kUser, Messages::kOneChunk, &chosen);
   if (!bound) return bound.error();
   user_plans_.push_back(chosen);
   return {};
 }
 
+Status PlanTable::check_run(const PlanShape& shape, std::uint64_t slot_bytes, std::size_t element_bytes) {
+  if (run_fits(slot_bytes, shape.longest_run, element_bytes)) return {};
+  const std::size_t least = longest_chunk_bytes(0, shape.longest_run, element_bytes);
+  return Error{.code = ErrorCode::kUnsupported,
+               .message = fmt::format("the plan has messages of {} chunks of at least {} bytes, and a slot of this "
+                                      "communicator has {} bytes; set TUTTI_SLOT_BYTES to at least {} on all ranks",
+                                      shape.longest_run, least, slot_bytes, least * shape.longest_run)};
+}
+
 const PlanTable::ChosenPlan* PlanTable::find_user_plan(const Collective& collective, std::uint64_t bytes,
-                                                       Algorithm asked) const {
+                                                       Algorithm asked, bool variable) const {
   if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
   for (std::size_t i = user_plans_.size(); i-- > 0;) {  // the plan that was given last takes precedence
     const ChosenPlan& chosen = user_plans_[i];
+    if (variable && chosen.has_runs && asked == Algorithm::kAuto) continue;
     const PlanDescription about = chosen.plan.description();
     if (about.collective != collective.kind || about.root != collective.root) continue;
     if (asked == Algorithm::kUser || (bytes >= chosen.use.min_bytes && bytes <= chosen.use.max_bytes)) return &chosen;
@@ -88,6 +91,7 @@ Result<std::unique_ptr<BoundPlan>> PlanTable::make_plan(const Collective& collec
 
 Result<BoundPlan*> PlanTable::bound_plan(const Collective& collective, Algorithm algorithm, Messages messages,
                                          const ChosenPlan* chosen) {
+  if (chosen != nullptr || !has_runs(collective.kind, algorithm)) messages = Messages::kOneChunk;  // there is one form
   const PlanKey key{.kind = collective.kind,
                     .algorithm = algorithm,
                     .messages = messages,

@@ -75,20 +75,15 @@ class PlanExecution::Domain {
             std::uint64_t bytes);
 
   // Steps with a run of several chunks.
-  struct Piece {
-    std::uint32_t first;  // index in the run of the piece's first chunk
-    std::uint64_t tile;
-    std::uint64_t offset;  // position of the piece in the messages, in bytes
-    std::uint64_t bytes;
+  struct Place {
+    std::byte* data = nullptr;
+    std::uint64_t bytes = 0;
   };
   void apply_run(const Channel& channel, const Step& step, std::uint64_t tile);
-  std::uint64_t run_bytes(const Step& step, std::uint32_t i, std::uint64_t tile) const;
-  bool follows(const Slice& run, std::uint32_t first, std::uint32_t i, std::uint64_t bytes, std::uint64_t tile) const;
-  void combine_piece(const Channel& channel, const Step& step, const kernels::Reduction& how, const Piece& piece);
-  Slice nth(const Slice& first, std::uint32_t i) const {
-    const BoundPlan& plan = plan_execution_.plan_;
-    return chunk_of_run(first, i, space_chunks(plan.shape, plan.rank, first.space));
-  }
+  std::uint64_t list_pieces(const Step& step, std::uint64_t tile);
+  Place place_of(const Slice& chunk, std::uint64_t tile) const;
+  void combine_piece(const Channel& channel, const Step& step, const kernels::Reduction& how, const RunPiece& piece,
+                     std::uint64_t offset);
 
   PlanExecution& plan_execution_;
   const Channel& program_;

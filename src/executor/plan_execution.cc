@@ -11,9 +11,6 @@
 
 namespace tutti {
 namespace {
-// The shortest value, in bytes, that is published. For a shorter one, copying it into a slot takes less time than
-// waiting until the receiver has read it in this rank's memory.
-constexpr std::uint64_t kLeastPublished = 4096;
 constexpr std::uint64_t kStepsPerTurn = 64;  // maximum number of steps in one turn of a channel
 
 kernels::Reduction copying() {
@@ -286,7 +283,7 @@ void PlanExecution::start(const Call& call) {
     scratch_bytes_.assign(plan_.shape.scratch_chunks, 0);
   }
   if (call.user.combine != nullptr) sum_.resize(plan_.shape.longest_run * chunk_bytes);
-  run_bytes_.reserve(plan_.shape.longest_run);
+  run_pieces_.reserve(plan_.shape.longest_run);
   shown_ = false;
   advertise_output();
 }

@@ -56,6 +56,13 @@ class PlanExecution final : public CollectiveTask {
     Message over{};  // for kReplied: the received message that the value overwrites
   };
 
+  // Consecutive chunks of a step's run (Step::run) that also follow each other in memory.
+  struct RunPiece {
+    std::byte* source = nullptr;  // null: the step has no local operand
+    std::byte* sink = nullptr;    // null: the step has no sink
+    std::uint64_t bytes = 0;
+  };
+
   bool agrees_with(std::uint32_t peer);
   void advertise_output();
 
@@ -78,7 +85,7 @@ class PlanExecution final : public CollectiveTask {
   // The scratch chunks of the plan. Each has the length of the longest chunk.
   std::vector<std::byte> scratch_;
   std::vector<std::uint64_t> scratch_bytes_;  // indexed by scratch chunk: length in bytes of the value in it
-  std::vector<std::uint64_t> run_bytes_;      // lengths of the values of the current step's run (Step::run)
+  std::vector<RunPiece> run_pieces_;          // the pieces of the current step's run
   std::vector<std::byte> sum_;                // intermediate result of a user's reduction
   std::optional<BadMessage> bad_;
 };

@@ -15,7 +15,8 @@ Status VerifiedPlanCache::prove(const Generator& generator) {
              .algorithm = generator.shape.algorithm,
              .ranks = ranks,
              .root = collective.root,
-             .nodes = collective.nodes};
+             .nodes = collective.nodes,
+             .longest_run = generator.shape.longest_run};
   if (const auto known = proved_.find(key); known != proved_.end()) return known->second;
   // The entry is made after the proof, because a proof that throws (memory is exhausted) has no result.
   const auto report = verify_all(build_plan(generator));

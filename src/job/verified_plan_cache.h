@@ -32,6 +32,7 @@ class VerifiedPlanCache {
     std::uint32_t ranks;
     std::uint32_t root;
     std::vector<std::uint32_t> nodes;
+    std::uint32_t longest_run;  // an algorithm may have plans of two forms, which differ in this
 
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
   };

@@ -176,7 +176,7 @@ double Costs::compute_us(const ProgramStep& step, double factor) const {
 void Costs::set_bytes(double bytes) {
   bytes_ = bytes;
   struct Times {
-    double post, move, transfer, hold, gap, latency, wire, gbytes_per_s;
+    double post, move, transfer, hold, gap, latency, gbytes_per_s;
   };
   std::vector<Times> by_kind;
   for (const MessageClass& kind : kinds_) {
@@ -190,7 +190,6 @@ void Costs::set_bytes(double bytes) {
                        .hold = by_channel ? kNever : kind.factor * cost.gap_us + wire,
                        .gap = kind.factor * cost.gap_us,
                        .latency = cost.latency_us,
-                       .wire = by_channel ? 0 : wire,
                        .gbytes_per_s = rate / kind.factor});
   }
   for (Message& message : messages_) {
@@ -203,7 +202,6 @@ void Costs::set_bytes(double bytes) {
       times.hold.push_back(by_kind[k].hold);
       times.gap.push_back(by_kind[k].gap);
       times.latency.push_back(by_kind[k].latency);
-      times.wire.push_back(by_kind[k].wire);
       times.gbytes_per_s.push_back(by_kind[k].gbytes_per_s);
     }
   }

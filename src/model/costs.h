@@ -40,7 +40,7 @@ struct CostOptions {
 struct MessageTimes {
   // time of the sender's channel for one message, without the time for its bytes
   std::vector<double> post;
-  // time of the sender's channel to move the bytes of one message; 0 if a port moves them
+  // time of the sender's channel to move the bytes of one chunk; 0 if a port moves them
   std::vector<double> move;
   // From the departure of a message to its arrival. The departure is the end of the sender's step, or later if the
   // message must wait for its port.
@@ -53,14 +53,16 @@ struct MessageTimes {
   // from the receiver's step that frees a slot until the sender sees the credit for the slot; also the part of
   // `transfer` that does not depend on the number of bytes
   std::vector<double> latency;
-  // the time that the bytes of one chunk take at the port; 0 if the sender's channel moves them
-  std::vector<double> wire;
   // bandwidth of the message, in GB/s, if it does not share any link with other messages
   std::vector<double> gbytes_per_s;
 
-  // `transfer` and `hold` for a message with a run of `run` chunks.
-  double transfer_of(std::uint32_t run, std::size_t place) const { return transfer[place] + (run - 1) * wire[place]; }
-  double hold_of(std::uint32_t run, std::size_t place) const { return hold[place] + (run - 1) * wire[place]; }
+  // `transfer` and `hold` for a message with a run of `run` chunks. Each further chunk takes the time of its bytes, if
+  // a port moves them.
+  double transfer_of(std::uint32_t run, std::size_t place) const { return transfer[place] + further(run, place); }
+  double hold_of(std::uint32_t run, std::size_t place) const { return hold[place] + further(run, place); }
+
+ private:
+  double further(std::uint32_t run, std::size_t place) const { return (run - 1) * (transfer[place] - latency[place]); }
 };
 
 class Costs {

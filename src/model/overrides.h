@@ -31,7 +31,7 @@ struct Override {
   std::uint32_t max_ranks = UINT32_MAX;
   // one of algorithms_of(kind) after parse_overrides(), never kAuto
   Algorithm algorithm = Algorithm::kAuto;
-  // longest chunk of the plan; 0: as long as a slot
+  // length of the longest message in bytes; 0: that of a slot
   std::uint32_t chunk_bytes = 0;
 
   // True if the conditions of the rule are true for a call. `bytes` is the length of one block.

@@ -32,7 +32,7 @@ TileCounts cut(std::uint64_t bytes, std::uint32_t copies, const PlanShape& shape
   const std::uint64_t share = (bytes + copies - 1) / copies;
   const std::uint32_t chunks = shape.chunks;
   const std::uint64_t longest = std::clamp<std::uint64_t>(slot_bytes / 64 * 64, 64, std::uint64_t{1} << 36);
-  const Tiling tiling(share, 1, chunks, longest_chunk_bytes(longest, shape.longest_run));
+  const Tiling tiling(share, 1, chunks, longest_chunk_bytes(longest, shape.longest_run, 1));
   if (tiling.tiles() <= 1) {
     return {.full = 1, .full_bytes = static_cast<double>(bytes) / copies / chunks};
   }

@@ -150,12 +150,17 @@ void Sweep::apply(std::uint32_t thread, const ProgramStep& step, const std::vect
   for (std::uint32_t i = step.receives; i < std::uint32_t{step.receives} + step.sends; ++i) {
     const std::uint32_t c = list[i];
     const MessageTimes& message = costs_.message(c);
+    const double* hold = message.hold.data();
+    const double* transfer = message.transfer.data();
+    const double* latency = message.latency.data();
+    const double further = step.run - 1;  // chunks after the first one; each takes the time of its bytes at the port
     double* seen = arrival(c, sent_[c]++);
     for (std::size_t p = 0; p < places_; ++p) {
-      const bool by_port = message.hold[p] != Costs::kNever;
+      const bool by_port = hold[p] != Costs::kNever;
+      const double bytes_us = further * (transfer[p] - latency[p]);
       const double depart = by_port ? later(end[p], free[p]) : end[p];
-      free[p] = by_port ? depart + message.hold_of(step.run, p) : free[p];
-      seen[p] = depart + message.transfer_of(step.run, p);
+      free[p] = by_port ? depart + hold[p] + bytes_us : free[p];
+      seen[p] = depart + transfer[p] + bytes_us;
     }
     wake(programs_.connections[c].to);
   }

@@ -108,7 +108,8 @@ double Tuner::crowd() const {
 // GPU.
 double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   const std::uint32_t each = network_.ranks_per_machine();
-  const Tiling tiling(bytes, 1, generator.shape.chunks, std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64));
+  const std::uint64_t longest = std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64);
+  const Tiling tiling(bytes, 1, generator.shape.chunks, longest_chunk_bytes(longest, generator.shape.longest_run, 1));
   const double tiles = std::max<double>(1, static_cast<double>(tiling.tiles()));
   const double chunk = static_cast<double>(bytes) / tiles / generator.shape.chunks;
   const auto rank_us = [&](std::uint32_t rank) {
@@ -117,13 +118,14 @@ double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Par
       for (const Step& step : channel.steps) {
         const int operands = step.receive_count + (step.source.space != Space::kNone ? 1 : 0);
         const bool copies = step.sink.space != Space::kNone || step.send_count == 0;
-        sum += parameters.step_us + std::max(over(chunk * (operands - 1), parameters.reduce_gbytes_per_s),
-                                             copies ? over(chunk, parameters.copy_gbytes_per_s) : 0);
+        const double value = chunk * step.run;
+        sum += parameters.step_us + std::max(over(value * (operands - 1), parameters.reduce_gbytes_per_s),
+                                             copies ? over(value, parameters.copy_gbytes_per_s) : 0);
         const auto ends = [&](std::span<const std::uint16_t> ports, double part) {
           for (const std::uint16_t port : ports) {
             const MessageCost& cost =
                 parameters.cost(network_.level(rank, channel.ports[port].peer), Protocol::kSimple);
-            sum += part * (cost.post_us + over(chunk, cost.gbytes_per_s));
+            sum += part * (cost.post_us + over(value, cost.gbytes_per_s));
           }
         };
         ends(channel.sends(step), 1);
@@ -187,7 +189,8 @@ double Tuner::without_messages(const Collective& collective, std::uint64_t bytes
 
 Result<Prediction> Tuner::predict(const Collective& collective, std::uint64_t bytes, Candidate candidate) const {
   const std::uint64_t slot_bytes = candidate.chunk_bytes > 0 ? candidate.chunk_bytes : parameters_.slot_bytes;
-  auto generator = find_generator(collective, candidate.algorithm, messages_for(collective, bytes, slot_bytes));
+  auto generator =
+      find_generator(collective, candidate.algorithm, messages_for(collective, bytes, {slot_bytes, !with_sockets_}));
   if (!generator) return generator.error();
   const std::uint64_t little = std::min(bytes, kNextToNothing);
   Prediction prediction{.candidate = candidate};

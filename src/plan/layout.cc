@@ -15,7 +15,7 @@ Layout::Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& length
       output_(output_blocks(shape.collective, rank)),
       count_(lengths.count),
       displacements_(lengths.displacements) {
-  const std::size_t max_chunk_bytes = longest_chunk_bytes(max_message_bytes, shape.longest_run);
+  const std::size_t max_chunk_bytes = longest_chunk_bytes(max_message_bytes, shape.longest_run, element_bytes);
   if (lengths.counts.empty()) {
     tilings_.emplace_back(lengths.count, element_bytes, chunks_, max_chunk_bytes);
   } else {

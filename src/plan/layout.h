@@ -30,8 +30,7 @@ struct Lengths {
 class Layout {
  public:
   // `rank` is the owner of the buffers. lengths.counts is empty or has one entry per rank. `max_message_bytes` is the
-  // length of the longest message; see Tiling for its range. So no chunk is longer than max_message_bytes /
-  // PlanShape::longest_run, rounded down to a multiple of 64 bytes, but at least 64 bytes.
+  // length of the longest message; see Tiling for its range. longest_chunk_bytes() is the length of the longest chunk.
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
          std::size_t max_message_bytes);
 

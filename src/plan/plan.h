@@ -40,10 +40,10 @@ struct Collective {
 
 std::string_view to_string(Space space);
 
-// The first chunk of a step's run (Step::run) in one buffer (input, output or scratch) of the rank that runs the step.
-// Space kNone stands for "no slice"; chunk is then 0. In an in-place call, some chunks of input and output share memory
-// (see output_alias() in collective.h). A plan must not read such a chunk of kInput after it has written the chunk of
-// kOutput with the same memory, because the input value is lost then.
+// One chunk of one buffer (input, output or scratch) of the rank that runs the step. As source or sink of a step, it is
+// the first chunk of the step's run (Step::run). Space kNone stands for "no slice"; chunk is then 0. In an in-place
+// call, some chunks of input and output share memory (see output_alias() in collective.h). A plan must not read such a
+// chunk of kInput after it has written the chunk of kOutput with the same memory, because the input value is lost then.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -53,14 +53,16 @@ struct Slice {
 };
 static_assert(sizeof(Slice) == 8 && alignof(Slice) == 4);
 
-// One equation (see the top of this file), or a run of them. A step with run = n stands for n equations, for i = 0 ..
-// n-1: equation i uses the i-th chunk from `source` on and the i-th chunk from `sink` on, and value i is part i of each
-// message. After the last chunk of a buffer, a run goes on with chunk 0 (chunk_of_run() in plan/collective.h). The
-// equations of a step do not depend on each other: a chunk that one of them stores to is not read by another one. The
-// operands are added in this order: the first `source_position`
-// received values, then the local `source` (if there is one), then the remaining received values. The step's
-// connections are in Channel::lists, which contains indices into Channel::ports. The receive_count entries from
-// list_begin on are the receives, in the order of the operands. The next send_count entries are the sends.
+// One equation (see the top of this file), or a run of them. A step with run = n stands for n equations. For i = 0 ..
+// n-1, equation i uses the chunk that is i chunks after `source` and the one that is i chunks after `sink`, and its
+// value is value i of each message, counted from 0. After the last chunk of a buffer, a run goes on with chunk 0
+// (chunk_of_run() in plan/collective.h). The equations of a step do not depend on each other: a chunk that one of them
+// stores to is not read by another one.
+//
+// The operands are added in this order: the first `source_position` received values, then the local `source` (if there
+// is one), then the remaining received values. The step's connections are in Channel::lists, which contains indices
+// into Channel::ports. The receive_count entries from list_begin on are the receives, in the order of the operands. The
+// next send_count entries are the sends.
 struct Step {
   Slice source;                  // local operand; its space is kNone if all operands are received
   Slice sink;                    // chunk to which the value is stored; its space is kNone if it is only sent
@@ -151,7 +153,7 @@ struct PlanShape {
   // deadlock.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;  // number of lanes; Port::lane is 0 .. lanes - 1
-  // The largest Step::run of all ranks. So many chunks of a call must fit into one slot of a connection.
+  // The largest Step::run of all ranks. This many chunks of a call must fit into one slot of a connection.
   std::uint32_t longest_run = 1;
   // False: a rank with an in-place call does not let peers access its buffers through windows (plan/windows.h). It
   // publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let peers

@@ -39,9 +39,14 @@ Tiling::Tiling(std::uint64_t count, std::size_t element_bytes, std::uint32_t chu
   chunk_count_ = extent(0, 0).count;
 }
 
-std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run) {
+std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes) {
   if (longest_run == 1) return max_message_bytes;
-  return std::max(max_message_bytes / longest_run / kUnitBytes * kUnitBytes, kUnitBytes);
+  const std::size_t least = divide_up(element_bytes, kUnitBytes) * kUnitBytes;
+  return std::max(max_message_bytes / longest_run / kUnitBytes * kUnitBytes, least);
+}
+
+bool run_fits(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes) {
+  return longest_run * longest_chunk_bytes(max_message_bytes, longest_run, element_bytes) <= max_message_bytes;
 }
 
 Extent Tiling::extent(std::uint64_t tile, std::uint32_t chunk) const {

@@ -53,8 +53,12 @@ class Tiling {
   Split last_;  // for the last tile
 };
 
-// The longest chunk, in bytes, of a plan whose longest messages have `longest_run` chunks and at most
-// `max_message_bytes` bytes: a multiple of 64, and at least 64.
-std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run);
+// Returns the maximum length of a chunk in bytes (`max_chunk_bytes` of the constructor) for a plan whose longest
+// messages have `longest_run` chunks, if a message may have `max_message_bytes` bytes. It is a multiple of 64, and an
+// element fits into it. If even one element, or 64 bytes, times longest_run is more than max_message_bytes, the
+// messages may be too long; see run_fits().
+std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes);
+// Whether no message with `longest_run` chunks is longer than `max_message_bytes`, whatever the length of the call.
+bool run_fits(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes);
 
 }  // namespace tutti

@@ -13,7 +13,7 @@
 //            step, the sender writes the value directly into the receiver's sink, after the receiver has entered the
 //            same call. The receiver then does not write, and forwards from its sink.
 //   slot     All other messages go through a slot of the connection, as all messages do without windows. Among them are
-//            the messages with a run of several chunks (Step::run), which are short.
+//            the messages with a run of several chunks (Step::run).
 //
 // In the enumeration Carrier, publish is kPublished, push is kDelivered, and slot is kSlot. (For kReplied see
 // replies.h.)
@@ -38,6 +38,10 @@
 #include "plan/plan.h"
 
 namespace tutti {
+
+// The shortest value, in bytes, that is published. For a shorter one, copying it into a slot takes less time than
+// waiting until the receiver has read it in the sender's memory.
+inline constexpr std::uint64_t kLeastPublished = 4096;
 
 // can_publish() is true if the step can be the sender's step of rule publish above, and can_push() is true if the
 // step can be the receiver's step of rule push.

@@ -90,6 +90,8 @@ class AlgorithmSelector {
   // communicator's setting is used. The root does not affect the result. If the tuner decides, the first call for a
   // collective type and a power of two of bytes may run it, and later calls look the result up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
+  // Whether all ranks share memory.
+  bool shares_memory() const { return !tuner_decides(); }
   // Whether a rule of TUTTI_TUNE determines the algorithm of the call. Pure function.
   bool has_rule(const Collective& collective, const SelectionQuery& query) const {
     return overridden(collective, query).has_value();

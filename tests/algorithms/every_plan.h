@@ -48,7 +48,7 @@ inline std::vector<std::uint32_t> all_roots(const Pair& pair, std::uint32_t rank
   return roots;
 }
 
-// Returns the number of chunks that a rank sends in one tile. One message is one chunk.
+// Returns the number of messages that a rank sends in one tile.
 inline std::uint32_t messages_sent(const RankPlan& plan) {
   std::uint32_t messages = 0;
   for (const Channel& channel : plan.channels) {

@@ -72,20 +72,34 @@ TEST_P(Runs, AreProvedForManyRanks) {
   }
 }
 
-// Halving and doubling with helpers: a core rank also sends each result to its helper.
+// The messages of the busiest rank in the busier direction.
+std::uint64_t most_messages(const Plan& plan) {
+  std::uint64_t most = 0;
+  for (const RankPlan& rank : plan.ranks) {
+    std::uint64_t sent = 0, received = 0;
+    for (const Channel& channel : rank.channels) {
+      for (const Step& step : channel.steps) {
+        sent += step.send_count;
+        received += step.receive_count;
+      }
+    }
+    most = std::max({most, sent, received});
+  }
+  return most;
+}
+
+// A rank has one message in each round, and the root of a tree has one for each child. In halving and doubling, a core
+// rank with a helper exchanges 2 messages with it in the first round, and 1 in each round of the doubling and after the
+// halving.
 TEST_P(Runs, NeedAsManyMessagesAsRounds) {
   for (const std::uint32_t ranks : {5u, 16u, 37u, 64u}) {
-    const Plan plan = plan_of(GetParam(), ranks, 0, Messages::kRuns);
-    const Plan blocks = plan_of(GetParam(), ranks, 0, Messages::kOneChunk);
-    std::uint64_t most = 0, most_of_blocks = 0;
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      most = std::max(most, messages_sent(plan.ranks[rank]));
-      most_of_blocks = std::max(most_of_blocks, messages_sent(blocks.ranks[rank]));
+    const std::uint32_t halves = GetParam().kind == CollectiveKind::kAllReduce ? 2 : 1;
+    std::uint64_t expected = halves * log2_up(ranks);
+    if (GetParam().algorithm == Algorithm::kHalvingDoubling && !std::has_single_bit(ranks)) {
+      expected = 3 * log2_up(std::bit_floor(ranks)) + 1;
     }
-    const bool folds = GetParam().algorithm == Algorithm::kHalvingDoubling && !std::has_single_bit(ranks);
-    const std::uint32_t of_round = folds ? 3 : GetParam().kind == CollectiveKind::kAllReduce ? 2 : 1;
-    EXPECT_LE(most, of_round * log2_up(ranks)) << ranks;
-    EXPECT_LT(most, most_of_blocks) << ranks;
+    EXPECT_EQ(most_messages(plan_of(GetParam(), ranks, 0, Messages::kRuns)), expected) << ranks;
+    EXPECT_LT(expected, most_messages(plan_of(GetParam(), ranks, 0, Messages::kOneChunk))) << ranks;
   }
 }
 
@@ -118,15 +132,28 @@ std::vector<Row> rows_that_add() {
 INSTANTIATE_TEST_SUITE_P(EveryAlgorithm, RunsThatAdd, ::testing::ValuesIn(rows_that_add()), kName);
 
 TEST(MessagesFor, AreRunsIfTheLongestBufferFitsIntoASlot) {
-  const Collective all_reduce{.ranks = 8};
-  EXPECT_EQ(messages_for(all_reduce, 65536, 65536), Messages::kRuns);
-  EXPECT_EQ(messages_for(all_reduce, 65537, 65536), Messages::kOneChunk);
-  const Collective all_gather{.kind = CollectiveKind::kAllGather, .ranks = 8};
-  EXPECT_EQ(messages_for(all_gather, 8192, 65536), Messages::kRuns);
-  EXPECT_EQ(messages_for(all_gather, 8193, 65536), Messages::kOneChunk);
-  const Collective scatter{.kind = CollectiveKind::kScatter, .ranks = 3};
-  EXPECT_EQ(messages_for(scatter, 21845, 65536), Messages::kRuns) << "3 blocks";
-  EXPECT_EQ(messages_for(scatter, 21846, 65536), Messages::kOneChunk);
+  const auto of = [](CollectiveKind kind, std::uint32_t ranks, std::uint64_t block_bytes, std::uint64_t slot_bytes) {
+    return messages_for({.kind = kind, .ranks = ranks}, block_bytes, {slot_bytes, false});
+  };
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8, 65536, 65536), Messages::kRuns);
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8, 65537, 65536), Messages::kOneChunk);
+  EXPECT_EQ(of(CollectiveKind::kAllGather, 8, 8192, 65536), Messages::kRuns);
+  EXPECT_EQ(of(CollectiveKind::kAllGather, 8, 8193, 65536), Messages::kOneChunk);
+  EXPECT_EQ(of(CollectiveKind::kScatter, 3, 21845, 65536), Messages::kRuns) << "3 blocks";
+  EXPECT_EQ(of(CollectiveKind::kScatter, 3, 21846, 65536), Messages::kOneChunk);
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8, kMostRunBytes, 1 << 20), Messages::kRuns);
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8, kMostRunBytes + 1, 1 << 20), Messages::kOneChunk);
+}
+
+// In shared memory, a message with a long chunk is read where it is.
+TEST(MessagesFor, AreOneChunkIfItMayTravelWithoutACopy) {
+  const auto of = [](CollectiveKind kind, std::uint64_t block_bytes) {
+    return messages_for({.kind = kind, .ranks = 8}, block_bytes, {1 << 17, true});
+  };
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8 * 4095), Messages::kRuns);
+  EXPECT_EQ(of(CollectiveKind::kAllReduce, 8 * 4096), Messages::kOneChunk);
+  EXPECT_EQ(of(CollectiveKind::kGather, 4095), Messages::kRuns);
+  EXPECT_EQ(of(CollectiveKind::kGather, 4096), Messages::kOneChunk);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ inline std::string fault_of(const Plan& plan) {
   return report.ok() ? "" : report.error().message;
 }
 
-// Returns the number of messages that one rank sends. Each message is one chunk.
+// Returns the number of messages that one rank sends in one tile.
 inline std::uint64_t messages_sent(const RankPlan& plan) {
   std::uint64_t messages = 0;
   for (const Channel& channel : plan.channels) {

@@ -400,6 +400,20 @@ INSTANTIATE_TEST_SUITE_P(Fit, WrongPlans, testing::ValuesIn(plans_that_do_not_fi
 INSTANTIATE_TEST_SUITE_P(Descriptions, WrongPlans, testing::ValuesIn(wrong_descriptions()), kNameOf);
 INSTANTIATE_TEST_SUITE_P(Mistakes, WrongPlans, testing::ValuesIn(mistakes()), kNameOf);
 
+// The longest run is that of the plan, not the longest that was ever set.
+TEST(PlanBuilder, ForgetsARunThatWasChanged) {
+  const auto built = [](std::uint32_t first_run) {
+    PlanBuilder plan({.ranks = 1, .chunks = 2});
+    PlanBuilder::Channel channel = plan.channel(0);
+    channel.step().run(first_run).run(1).local(Space::kInput, 0).store(Space::kOutput, 0).completes();
+    channel.step().local(Space::kInput, 1).store(Space::kOutput, 1).completes();
+    return plan.build();
+  };
+  ASSERT_TRUE(built(2)) << to_string(built(2).error());
+  EXPECT_EQ(*built(2), *built(1));
+  EXPECT_EQ(*UserPlan::parse_json(built(2)->to_json()), *built(2));
+}
+
 TEST(PlanBuilder, OrdersChannelsByWaits) {
   PlanBuilder plan({.ranks = 1, .scratch_chunks = 1});
   plan.channel(0).step().local(Space::kInput, 0).store(Space::kOutput, 0).completes();

@@ -139,6 +139,14 @@ TEST(DeviceProgram, RefusesWhatABlockCannotHold) {
   EXPECT_NE(program.error().message.find("one_shot"), std::string::npos) << program.error().message;
 }
 
+TEST(DeviceProgram, RefusesMessagesOfSeveralChunks) {
+  const Result<DeviceProgram> program =
+      pack_program(*find_generator({.ranks = 8}, Algorithm::kCirculant, Messages::kRuns), 0);
+  ASSERT_FALSE(program.ok());
+  EXPECT_EQ(program.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(program.error().message.find("has 4 chunks in a message"), std::string::npos) << program.error().message;
+}
+
 TEST(DevicePayload, IsWhatFitsBesideTheFlags) {
   EXPECT_EQ(device::payload_bytes(device::Protocol::kSimple, 512), 512u);
   EXPECT_EQ(device::payload_bytes(device::Protocol::kLl, 128 + 16 * 16), 128u);

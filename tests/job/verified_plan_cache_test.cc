@@ -5,6 +5,8 @@
 
 #include <new>
 
+#include "algorithms/algorithms.h"
+
 namespace tutti {
 namespace {
 
@@ -26,6 +28,23 @@ TEST(VerifiedPlanCache, ProvesAgainIfAProofWasCutOff) {
   ASSERT_FALSE(proved.ok()) << "the wrong plan counts as proved";
   EXPECT_EQ(proved.error().code, ErrorCode::kInvalidPlan);
   EXPECT_FALSE(cache.prove(idle).ok()) << "the result of a proof is kept";
+}
+
+// Both forms of a plan are proved (Messages in algorithms/algorithms.h). Here the form with runs is broken.
+TEST(VerifiedPlanCache, ProvesEachFormOfAnAlgorithm) {
+  const Collective collective{.kind = CollectiveKind::kAllReduce, .ranks = 4};
+  const Generator one_chunk = *find_generator(collective, Algorithm::kCirculant, Messages::kOneChunk);
+  Generator runs = *find_generator(collective, Algorithm::kCirculant, Messages::kRuns);
+  ASSERT_GT(runs.shape.longest_run, 1u);
+  runs.build = [good = runs.build](const PlanShape& shape, std::uint32_t rank) {
+    RankPlan plan = good(shape, rank);
+    plan.channels[0].steps.pop_back();
+    return plan;
+  };
+  VerifiedPlanCache cache(true);
+  EXPECT_TRUE(cache.prove(one_chunk).ok());
+  EXPECT_FALSE(cache.prove(runs).ok());
+  EXPECT_TRUE(cache.prove(one_chunk).ok());
 }
 
 }  // namespace

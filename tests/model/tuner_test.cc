@@ -51,6 +51,21 @@ TEST(Tuner, FewRoundsWinShortCallsAndFewBytesLongOnes) {
   EXPECT_EQ(lengthy.front().candidate.algorithm, Algorithm::kRing) << "1.75 of the bytes against 3 times";
 }
 
+// 8 ranks on two cores, over sockets: each rank writes, and reads, 7/8 of the message twice.
+TEST(Tuner, CountsTheWorkOfAllChunksOfAMessage) {
+  Parameters p = plain_parameters();
+  p.cores = 2;
+  const auto tuner = Tuner::create({.parameters = p, .ranks = 8, .memory = false});
+  ASSERT_TRUE(tuner.ok()) << tuner.error().message;
+  const std::uint64_t bytes = 128 * 1024;
+  const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8};
+  ASSERT_EQ(messages_for(all_reduce, bytes, {p.slot_bytes, false}), Messages::kRuns);
+  const auto predicted = tuner->predict(all_reduce, bytes, {.algorithm = Algorithm::kCirculant});
+  ASSERT_TRUE(predicted.ok()) << predicted.error().message;
+  const double written_us = 8 * 2 * 7.0 / 8 * static_cast<double>(bytes) / 1000 / p.cores;
+  EXPECT_GT(predicted->total_us(), written_us) << "at 1 GB/s";
+}
+
 TEST(Tuner, RanksThatShareACoreTakeTurns) {
   Parameters p = default_host_parameters(8);
   const Collective all_reduce{.kind = CollectiveKind::kAllReduce, .ranks = 8};

@@ -180,6 +180,16 @@ TEST(PlanCommand, RefusesNonsenseWithWhatWouldBeRight) {
   EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 1025").exit_code, kExitUsage);
 }
 
+TEST(PlanCommand, PrintsTheFormWithRuns) {
+  const Outcome runs = run("plan all_gather --algorithm circulant --ranks 8 --runs --rank 5");
+  EXPECT_EQ(runs.exit_code, kExitSuccess) << runs.err;
+  EXPECT_THAT(runs.out, AllOf(HasSubstr(", up to 4 chunks in a message"),
+                              HasSubstr("rank 5 channel 0: 4: out[5 + 4] ; send 1\n"), HasSubstr("proved: ")));
+  const Outcome none = run("plan all_reduce --algorithm ring --ranks 4 --runs");
+  EXPECT_EQ(none.exit_code, kExitUsage);
+  EXPECT_THAT(none.err, HasSubstr("all_reduce ring has no form with runs (--runs)"));
+}
+
 TEST(VerifyCommand, ProvesARangeAndCountsMutations) {
   const Outcome outcome = run("verify --ranks 2..9 --collective reduce_scatter --algorithm circulant");
   EXPECT_EQ(outcome.exit_code, kExitSuccess);

@@ -23,11 +23,13 @@ struct Given {
   Algorithm algorithm = Algorithm::kRing;
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};
+  bool runs = false;  // the form with runs of chunks
 };
 
 Plan plan_of(const Given& given) {
   const auto generator =
-      find_generator({.kind = given.kind, .ranks = given.ranks, .nodes = given.nodes}, given.algorithm);
+      find_generator({.kind = given.kind, .ranks = given.ranks, .nodes = given.nodes}, given.algorithm,
+                     given.runs ? tutti::Messages::kRuns : tutti::Messages::kOneChunk);
   EXPECT_TRUE(generator.ok());
   return build_plan(*generator);
 }
@@ -100,7 +102,7 @@ TEST(Operations, EverySendHasItsReceiveAndNothingWaitsInACircle) {
             plan_of({kind, algorithm, ranks,
                      ranks == 8 ? std::vector<std::uint32_t>{0, 0, 0, 1, 1, 1, 2, 2} : std::vector<std::uint32_t>{}});
         const bool empty = kind == CollectiveKind::kBarrier;
-        const Ranks operations = operations_of(plan, {.count = empty ? 0u : 1000u, .max_chunk_bytes = 256});
+        const Ranks operations = operations_of(plan, {.count = empty ? 0u : 1000u, .max_message_bytes = 256});
         const Messages sends = messages_of(operations, OperationKind::kSend);
         EXPECT_EQ(sends, messages_of(operations, OperationKind::kReceive));
         EXPECT_TRUE(runs_to_its_end(operations)) << to_string(kind) << " by " << to_string(algorithm);
@@ -116,13 +118,17 @@ TEST(Operations, EverySendHasItsReceiveAndNothingWaitsInACircle) {
 TEST(Operations, CarryTheAlgorithmsBytesExactly) {
   for (const std::uint64_t count : {1u, 7u, 1000u, 99'991u}) {
     const std::uint64_t bytes = 4 * count;
-    const CallSize size{.count = count, .max_chunk_bytes = 4096};
+    const CallSize size{.count = count, .max_message_bytes = 4096};
     const auto sent = [&](const Given& given) {
       return total(messages_of(operations_of(plan_of(given), size), OperationKind::kSend));
     };
     EXPECT_EQ(sent({.algorithm = Algorithm::kRing, .ranks = 5}), 2 * 4 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kDoubleTree, .ranks = 6}), 2 * 5 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kCirculant, .ranks = 7}), 2 * 6 * bytes) << "the sums are in scratch";
+    EXPECT_EQ(sent({.algorithm = Algorithm::kCirculant, .ranks = 7, .runs = true}), 2 * 6 * bytes);
+    EXPECT_EQ(sent({.algorithm = Algorithm::kHalvingDoubling, .ranks = 8, .runs = true}), 2 * 7 * bytes);
+    EXPECT_EQ(sent({CollectiveKind::kGather, Algorithm::kBinomial, 8, {}, true}), 12 * bytes)
+        << "block v is in as many messages as the number v has bits that are 1";
     EXPECT_EQ(sent({.algorithm = Algorithm::kRecursiveDoubling, .ranks = 8}), 8 * 3 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kHierarchical, .ranks = 6, .nodes = {0, 0, 1, 1, 2, 2}}),
               2 * 3 * bytes + 2 * 2 * bytes)
@@ -144,7 +150,7 @@ TEST(Operations, OfAPlanThatCannotRunAreRefused) {
 }
 
 TEST(Operations, TooManyAreRefusedBeforeTheyAreMade) {
-  const auto refused = CallOperations::create(plan_of({.ranks = 64}), {.count = 1ull << 38, .max_chunk_bytes = 4096});
+  const auto refused = CallOperations::create(plan_of({.ranks = 64}), {.count = 1ull << 38, .max_message_bytes = 4096});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message, testing::HasSubstr("choose fewer ranks or bytes"));
@@ -217,7 +223,7 @@ ReadNode read_node(std::string_view text) {
 TEST(Chakra, HoldsWhatTheOperationsAre) {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDoubleTree, Algorithm::kTwoShot}) {
     const Ranks ranks =
-        operations_of(plan_of({.algorithm = algorithm, .ranks = 4}), {.count = 100'000, .max_chunk_bytes = 8192});
+        operations_of(plan_of({.algorithm = algorithm, .ranks = 4}), {.count = 100'000, .max_message_bytes = 8192});
     for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
       const std::string file = to_chakra(rank, ranks[rank]);
       Reader reader{file};

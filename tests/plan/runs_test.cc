@@ -132,6 +132,31 @@ TEST(Run, OfUnknownLengthsNeedsBlocksOfOneChunk) {
       << fault_of(plan);
 }
 
+// One rank with two channels, which share only the second chunk of a run.
+Plan two_channels(bool waits_for_value, bool waits_for_read) {
+  Plan plan;
+  plan.shape.chunks = 2;
+  plan.shape.scratch_chunks = 2;
+  plan.shape.longest_run = 2;
+  ChannelBuilder first, second;
+  first.step().run(2).local(Space::kInput, 0).store(Space::kScratch, 0).completes();
+  if (waits_for_read) first.after(1, 0, 1);
+  first.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
+  second.step().local(Space::kScratch, 1).store(Space::kOutput, 1);
+  if (waits_for_value) second.after(0, 0);
+  plan.ranks.push_back({.channels = {std::move(first).build(), std::move(second).build()}});
+  return plan;
+}
+
+TEST(Run, RacesOnAnyOfItsChunks) {
+  EXPECT_EQ(fault_of(two_channels(true, true)), "");
+  EXPECT_NE(fault_of(two_channels(true, false)).find("race on scratch[1]"), std::string::npos)
+      << fault_of(two_channels(true, false));
+  EXPECT_NE(fault_of(two_channels(false, true)), "");
+  const VerifyOptions own{.own_order_only = true};
+  EXPECT_TRUE(verify(two_channels(true, true), own)->race_free);
+}
+
 TEST(Run, CountsAsItsChunksInTheLimits) {
   Plan plan = star();
   EXPECT_TRUE(check_limits(plan).ok());
@@ -139,6 +164,11 @@ TEST(Run, CountsAsItsChunksInTheLimits) {
   const Status status = check_limits(plan);
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("steps"), std::string::npos) << status.error().message;
+  plan = star();
+  step_of(plan, 0, 4).run = 1'500'000;  // three sends
+  const Status messages = check_limits(plan);
+  ASSERT_FALSE(messages.ok());
+  EXPECT_NE(messages.error().message.find("messages of a tile"), std::string::npos) << messages.error().message;
 }
 
 TEST(Run, IsWrittenToFilesAndRead) {
@@ -149,9 +179,11 @@ TEST(Run, IsWrittenToFilesAndRead) {
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->plan.shape.longest_run, 4u);
   EXPECT_EQ(read->plan.ranks, plan.ranks);
-  EXPECT_FALSE(parse_plan(R"({"tutti_plan": 1, "collective": "barrier",
-                              "ranks": [{"channels": [{"steps": [{"run": 0}]}]}]})")
-                   .ok());
+  const Result<PlanFile> empty = parse_plan(R"({"tutti_plan": 1, "collective": "barrier",
+                                                "ranks": [{"channels": [{"steps": [{"run": 0}]}]}]})");
+  ASSERT_FALSE(empty.ok());
+  EXPECT_NE(empty.error().message.find("ranks[0].channels[0].steps[0].run"), std::string::npos)
+      << empty.error().message;
 }
 
 TEST(Run, IsShownAsARange) {

@@ -106,5 +106,16 @@ TEST(Tiling, IsTheSameForTheSameCall) {
   EXPECT_NE(Tiling(12345, 4, 7, 4096), Tiling(12346, 4, 7, 4096));
 }
 
+TEST(LongestChunk, IsThePartOfAMessageButHoldsAnElement) {
+  EXPECT_EQ(longest_chunk_bytes(4096, 1, 4), 4096u);
+  EXPECT_EQ(longest_chunk_bytes(4096, 3, 4), 1344u) << "1365, rounded down to a multiple of 64";
+  EXPECT_EQ(longest_chunk_bytes(4096, 100, 4), 64u);
+  EXPECT_EQ(longest_chunk_bytes(4096, 2, 3000), 3008u);
+  EXPECT_TRUE(run_fits(4096, 1, 4096));
+  EXPECT_TRUE(run_fits(4096, 64, 4));
+  EXPECT_FALSE(run_fits(4096, 65, 4));
+  EXPECT_FALSE(run_fits(4096, 2, 3000));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -84,7 +84,7 @@ Status export_plan(const Plan& plan, const ExportOptions& options) {
   const std::uint32_t ranks = plan.shape.collective.ranks;
   const CallSize size{.count = *parse_size(options.bytes) / element_bytes / most_blocks(plan.shape.collective),
                       .element_bytes = element_bytes,
-                      .max_chunk_bytes = *parse_size(options.slot_bytes)};
+                      .max_message_bytes = *parse_size(options.slot_bytes)};
   const Result<CallOperations> call = CallOperations::create(plan, size);
   if (!call.ok()) return call.error();
   if (!options.goal_path.empty()) TUTTI_TRY(write_goal(*call, ranks, options.goal_path));

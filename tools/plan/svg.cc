@@ -23,21 +23,22 @@ namespace {
 
 // ---- Schedule: computes when each step runs. A domain of advance() (plan/evaluate.h) with times as values. ----
 
-// One step of one channel of one rank, and the value that it sends or stores.
+// One step of one channel of one rank, and the values that it sends or stores.
 struct Box {
+  struct Value {
+    // number of the datum that the value belongs to (plan/collective.h)
+    std::uint32_t chunk = 0;
+    // the rank that has the value as its input, if no values were added
+    std::uint32_t contributor = 0;
+    // reductions: the value contains the inputs of all ranks; other collectives: as Box::stores
+    bool complete = false;
+  };
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t time = 0;
-  // number of the datum that the value belongs to (plan/collective.h)
-  std::uint32_t chunk = 0;
-  // number of values: the step has a run of so many chunks (Step::run), and the other members describe the first value
-  std::uint32_t run = 1;
-  // the rank that has the value as its input, if no values were added
-  std::uint32_t contributor = 0;
+  std::vector<Value> values{};  // one for each chunk of the step's run (Step::run)
   bool adds = false;
   bool completes = false;
-  // reductions: the value contains the inputs of all ranks; other collectives: as `stores`
-  bool complete = false;
   // the step stores the value in the output
   bool stores = false;
 };
@@ -74,35 +75,32 @@ class Schedule {
     return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
   }
 
+  Box::Value value_of(const Slice& chunk);
+
   const Plan& plan_;
   // the messages in each connection, each as the index of the box that sent it
   std::map<Key, std::deque<std::size_t>> queues_;
   // indexed by rank, then channel, then step: the index of its box; only steps that have run
   std::vector<std::vector<std::vector<std::size_t>>> done_;
-  // indexed by rank and scratch chunk: a copy of the box that stored it last
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Box> scratch_;
+  // indexed by rank and scratch chunk: the value that was stored last
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Box::Value> scratch_;
   std::uint32_t rank_ = 0;
   std::uint32_t channel_ = 0;
   const Channel* program_ = nullptr;
 };
 
+Box::Value Schedule::value_of(const Slice& chunk) {
+  if (chunk.space == Space::kScratch) return scratch_[{rank_, chunk.chunk}];
+  if (chunk.space == Space::kInput) return {.chunk = chunk.chunk, .contributor = rank_};
+  const ExpectedOutput known = expected_output(plan_.shape, rank_, chunk.chunk);
+  return {.chunk = known.datum, .contributor = known.contributor, .complete = true};
+}
+
 void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
   std::vector<std::size_t>& done = done_[rank_][channel_];
-  Box box{.rank = rank_, .channel = channel_, .time = done.empty() ? 0 : boxes[done.back()].time + 1, .run = step.run};
-  if (step.source.space == Space::kScratch) {
-    const Box& stored = scratch_[{rank_, step.source.chunk}];
-    box.chunk = stored.chunk;
-    box.contributor = stored.contributor;
-    box.complete = stored.complete;
-  } else if (step.source.space == Space::kInput) {
-    box.chunk = step.source.chunk;
-    box.contributor = rank_;
-  } else if (step.source.space == Space::kOutput) {
-    const ExpectedOutput known = expected_output(plan_.shape, rank_, step.source.chunk);
-    box.chunk = known.datum;
-    box.contributor = known.contributor;
-    box.complete = true;
-  }
+  Box box{.rank = rank_, .channel = channel_, .time = done.empty() ? 0 : boxes[done.back()].time + 1};
+  for_each_chunk(plan_.shape, rank_, step, step.source,
+                 [&](const Slice& chunk) { box.values.push_back(value_of(chunk)); });
   for (const After& after : channel.after) {
     if (after.step == done.size() && after.tiles_before == 0)
       box.time = std::max(box.time, boxes[done_[rank_][after.other_channel][after.other_step]].time + 1);
@@ -112,27 +110,29 @@ void Schedule::apply(const Channel& channel, const Step& step, std::uint64_t) {
     queue(port).pop_front();
     lines.push_back({.from = from, .to = boxes.size()});
     box.time = std::max(box.time, boxes[from].time + 1);
-    box.chunk = boxes[from].chunk;
-    box.contributor = boxes[from].contributor;
-    box.complete |= boxes[from].complete;
+    for (std::size_t i = 0; i < boxes[from].values.size(); ++i) {
+      if (i == box.values.size()) box.values.emplace_back();
+      const bool was_complete = box.values[i].complete;
+      box.values[i] = boxes[from].values[i];
+      box.values[i].complete |= was_complete;
+    }
   }
   box.adds = step.receive_count + (step.source.space != Space::kNone ? 1 : 0) > 1;
   box.completes = step.completes != 0;
-  box.complete |= box.completes;
   box.stores = step.sink.space == Space::kOutput;
-  if (!reduces(plan_.shape.collective.kind)) box.complete = box.stores;
-  // A later step may read a part of the run, and then needs the first value of that part.
-  for (std::uint32_t i = 0; step.sink.space == Space::kScratch && i < step.run; ++i) {
-    const Slice chunk = chunk_of_run(step.sink, i, plan_.shape.scratch_chunks);
-    Box& stored = scratch_[{rank_, chunk.chunk}] = box;
-    stored.chunk = (box.chunk + i) % data(plan_.shape);
-    if (!reduces(plan_.shape.collective.kind))
-      stored.contributor = (box.contributor + i) % plan_.shape.collective.ranks;
+  for (Box::Value& value : box.values) {
+    value.complete |= box.completes;
+    if (!reduces(plan_.shape.collective.kind)) value.complete = box.stores;
   }
+  std::size_t stored = 0;
+  for_each_chunk(plan_.shape, rank_, step, step.sink, [&](const Slice& chunk) {
+    if (chunk.space == Space::kScratch) scratch_[{rank_, chunk.chunk}] = box.values.at(stored);
+    ++stored;
+  });
   for (std::uint16_t port : channel.sends(step)) queue(port).push_back(boxes.size());
   times = std::max(times, box.time + 1);
   done.push_back(boxes.size());
-  boxes.push_back(box);
+  boxes.push_back(std::move(box));
 }
 
 bool Schedule::run() {
@@ -192,11 +192,7 @@ class Drawing {
   void draw_grid();
   void draw_line(const MessageLine& line);
   std::string label_of(const Box& box) const;
-  // The label of the last value of a run: its rank if the labels show ranks, otherwise its datum.
-  std::uint32_t last_of(const Box& box) const {
-    if (by_rank_) return (box.contributor + box.run - 1) % plan_.shape.collective.ranks;
-    return (box.chunk + box.run - 1) % data(plan_.shape);
-  }
+  std::string label_of(const Box::Value& value) const;
   void draw_box(const Box& box);
   struct BoxRect {
     int x;
@@ -208,7 +204,7 @@ class Drawing {
   // The colour of a box. Each datum (or each rank, if by_rank_) has a hue, and the hues are evenly spaced; with more
   // than 360 of them, some share a hue. If `strong`, neighbouring ones also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
-    const std::uint32_t chunk = by_rank_ ? box.contributor : box.chunk;
+    const std::uint32_t chunk = by_rank_ ? box.values.front().contributor : box.values.front().chunk;
     const std::uint32_t hue = chunk % colours_ * 360 / colours_;
     return rgb(hue, strong ? 0.62 : 0.70, strong ? (chunk % 2 == 0 ? 0.50 : 0.42) : 0.88);
   }
@@ -320,19 +316,19 @@ void Drawing::draw_legend(int x, int y) {
   if (row_of(kind).output == BlockSet::kOwn) datum = "block";
   if (!reduces(kind)) {
     if (to_each_) {
-      entry({}, "0>1", "passes on the block from rank 0 for rank 1", 300);
+      entry({.values = {{}}}, "0>1", "passes on the block from rank 0 for rank 1", 300);
     } else if (by_rank_) {
-      entry({}, "0", "passes on the block of rank 0", 220);
+      entry({.values = {{}}}, "0", "passes on the block of rank 0", 220);
     } else {
-      entry({}, "0", fmt::format("passes on {} 0", datum), 150);
+      entry({.values = {{}}}, "0", fmt::format("passes on {} 0", datum), 150);
     }
-    return entry({.complete = true, .stores = true}, to_each_ ? "0>1" : "0", "stores it", 64);
+    return entry({.values = {{.complete = true}}, .stores = true}, to_each_ ? "0>1" : "0", "stores it", 64);
   }
-  entry({}, "0", fmt::format("sends its input of {} 0", datum), 190);
-  entry({.adds = true}, "+0", "adds to a received value", 180);
-  entry({.adds = true, .completes = true, .complete = true, .stores = true}, "\u03a30", "completes and stores the sum",
-        210);
-  entry({.complete = true, .stores = true}, "0", "stores", 64);
+  entry({.values = {{}}}, "0", fmt::format("sends its input of {} 0", datum), 190);
+  entry({.values = {{}}, .adds = true}, "+0", "adds to a received value", 180);
+  entry({.values = {{.complete = true}}, .adds = true, .completes = true, .stores = true}, "\u03a30",
+        "completes and stores the sum", 210);
+  entry({.values = {{.complete = true}}, .stores = true}, "0", "stores", 64);
 }
 
 void Drawing::draw_grid() {
@@ -382,15 +378,21 @@ void Drawing::draw_line(const MessageLine& line) {
     path += fmt::format(" H{}", x);
   }
   curve_to(x2, y2);
-  svg_.path(path, {.colour = stroke, .width = 1.3, .opacity = from.complete ? 0.85 : 0.5});
+  svg_.path(path, {.colour = stroke, .width = 1.3, .opacity = from.values.front().complete ? 0.85 : 0.5});
   svg_.circle(x2, y2, 2.2, stroke);
 }
 
+std::string Drawing::label_of(const Box::Value& value) const {
+  if (to_each_) return fmt::format("{}>{}", value.contributor, value.chunk / plan_.shape.chunks);
+  return fmt::format("{}", by_rank_ ? value.contributor : value.chunk);
+}
+
+// The label of a box: that of its value, or those of the first and the last one of a run.
 std::string Drawing::label_of(const Box& box) const {
-  const char* sign = box.completes ? "\u03a3" : box.adds ? "+" : "";
-  if (to_each_) return fmt::format("{}>{}", box.contributor, box.chunk / plan_.shape.chunks);
-  const std::string more = box.run > 1 ? fmt::format("..{}", last_of(box)) : "";
-  return by_rank_ ? fmt::format("{}{}", box.contributor, more) : fmt::format("{}{}{}", sign, box.chunk, more);
+  const char* const sign = by_rank_ ? "" : box.completes ? "\u03a3" : box.adds ? "+" : "";
+  const std::string first = label_of(box.values.front());
+  const std::string more = box.values.size() > 1 ? ".." + label_of(box.values.back()) : "";
+  return fmt::format("{}{}{}", sign, first, more);
 }
 
 void Drawing::draw_box(const Box& box) {
@@ -398,7 +400,7 @@ void Drawing::draw_box(const Box& box) {
 }
 
 void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) {
-  const std::string fill = colour(box, box.complete);
+  const std::string fill = colour(box, box.values.front().complete);
   const std::string line = colour(box, true);
   svg_.box(at.x, at.y, at.width, kBoxHeight,
            {.fill = fill, .line = line, .line_width = box.completes ? 0 : 1.2, .radius = 4});
@@ -408,7 +410,8 @@ void Drawing::draw_box_at(BoxRect at, const Box& box, const std::string& label) 
   }
   const int size = at.width == kLegendBoxWidth ? kLabelSize : label_size_;
   const int baseline = at.y + kBoxHeight / 2 + (box.stores ? 2 : 4);
-  const SvgFont font{.size = static_cast<double>(size), .colour = box.complete ? kWhite : kInk, .bold = box.completes};
+  const SvgFont font{
+      .size = static_cast<double>(size), .colour = box.values.front().complete ? kWhite : kInk, .bold = box.completes};
   const int middle = at.x + at.width / 2;
   svg_.text(middle, baseline, label, font);
 }

@@ -80,7 +80,7 @@ Result<SimRow> run_in_switch(const SimTask& task) {
 Messages messages_of(const SimTask& task) {
   const bool on_gpus = task.cluster.machines == 1 && !nodes_of(task.cluster.machine, NodeKind::kGpu).empty();
   if (on_gpus) return Messages::kOneChunk;
-  return messages_for(task.collective, task.block_bytes, task.parameters.slot_bytes);
+  return messages_for(task.collective, task.block_bytes, {task.parameters.slot_bytes, task.cluster.machines == 1});
 }
 
 Result<SimReport> run_sim_task(const SimTask& task, const Network& network, const SimProgress& progress) {

@@ -46,7 +46,7 @@ class Lengths1Tile {
       ran = false;
       for (rank_ = 0; rank_ < plan_.ranks.size(); ++rank_) {
         layout_.emplace(plan_.shape, rank_, Lengths{.count = size_.count, .counts = {}, .displacements = {}},
-                        size_.element_bytes, size_.max_chunk_bytes);
+                        size_.element_bytes, size_.max_message_bytes);
         for (channel_ = 0; channel_ < cursors_[rank_].size(); ++channel_) {
           const Channel& channel = plan_.ranks[rank_].channels[channel_];
           ran |= advance(channel, cursors_[rank_][channel_], 1, ~std::uint64_t{0}, *this) > 0;
@@ -202,7 +202,7 @@ class RankWriter {
 Result<CallOperations> CallOperations::create(const Plan& plan, const CallSize& size) {
   CallOperations call(plan, size);
   const Layout layout(plan.shape, 0, {.count = size.count, .counts = {}, .displacements = {}}, size.element_bytes,
-                      size.max_chunk_bytes);
+                      size.max_message_bytes);
   call.tiles_ = layout.tiles();
   TUTTI_TRY(call.count_operations());
   const auto full = Lengths1Tile(plan, size, 0).run();

@@ -42,7 +42,7 @@ struct Operation {
 struct CallSize {
   std::uint64_t count = 0;  // number of elements of every block (plan/collective.h)
   std::size_t element_bytes = 4;
-  std::size_t max_chunk_bytes = 512 * 1024;
+  std::size_t max_message_bytes = 512 * 1024;
 };
 
 class CallOperations {

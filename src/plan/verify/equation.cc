@@ -19,7 +19,6 @@ void Run::release(std::uint16_t port) {
   const std::uint32_t c = connection_of(port);
   Fifo& fifo = fifos_[c];
   const ConnectionInfo& info = wiring_.connections[c];
-  if (!more_values_.empty()) more_values_[std::size_t{c} * slots_ + fifo.next_receive] = {};
   if (++fifo.next_receive == slots_) fifo.next_receive = 0;
   if (options_.windows && (rules_[info.first_message + fifo.received % info.messages] & kMayPublish) != 0) {
     const std::uint32_t sender = wiring_.threads[info.sender].rank;

@@ -238,7 +238,7 @@ Result<std::vector<float>> Interpreter::run() {
     for (const auto& [rank, channel] : channels) {
       if (calls_[rank] == options_.calls) continue;
       ran += try_channel(rank, channel);
-      if (broken_) return failure("a step receives more or less than there is");
+      if (broken_) return failure("a step receives a message that is missing or has another number of chunks");
       if (!call_finished(rank)) continue;
       end_call(rank);
       ++ran;
