@@ -1,4 +1,4 @@
-// Adds values, which are runs or sets of ranks. The sum of two runs is again a run if the second starts with the
+// Adds values, which are arcs or sets of ranks. The sum of two arcs is again an arc if the second starts with the
 // rank after the last rank of the first. All other sums are sets, which are looked up in the cache of unions
 // first.
 #include "plan/verify/contributions.h"
@@ -62,15 +62,15 @@ std::uint32_t Contributions::merge() {
   return kNoRank;
 }
 
-// `a` and `b` must be runs. Returns a rank that is in both, or kNoRank.
-std::uint32_t Contributions::shared_by_runs(const Value& a, const Value& b) const {
+// `a` and `b` must be arcs. Returns a rank that is in both, or kNoRank.
+std::uint32_t Contributions::shared_by_arcs(const Value& a, const Value& b) const {
   if (distance(a.first, b.first) < a.count) return b.first;
   if (distance(b.first, a.first) < b.count) return a.first;
   return kNoRank;
 }
 
-// Returns a number for the set of ranks of a value. Different sets in the pool and different runs have different
-// keys. A key is never 0, because a run has at least one rank.
+// Returns a number for the set of ranks of a value. Different sets in the pool and different arcs have different
+// keys. A key is never 0, because an arc has at least one rank.
 std::uint64_t Contributions::key_of(const Value& value) {
   if (value.set != 0) return (std::uint64_t{1} << 63) | value.set;
   return (std::uint64_t{value.first} << 32) | value.count;
@@ -110,11 +110,11 @@ std::string Contributions::add(Value& sum, const Value& right) {
   const auto twice = [&](std::uint32_t rank) {
     return fmt::format("counts the contribution of rank {} to chunk {} twice", rank, sum.chunk);
   };
-  const bool runs = sum.set == 0 && right.set == 0;
-  if (runs) {
-    if (const std::uint32_t rank = shared_by_runs(sum, right); rank != kNoRank) return twice(rank);
+  const bool arcs = sum.set == 0 && right.set == 0;
+  if (arcs) {
+    if (const std::uint32_t rank = shared_by_arcs(sum, right); rank != kNoRank) return twice(rank);
   }
-  if (!runs || (sum.first + sum.count) % ranks_ != right.first) {
+  if (!arcs || (sum.first + sum.count) % ranks_ != right.first) {
     const Union& both = unite(sum, right);
     if (both.shared != kNoRank) return twice(both.shared);
     sum.set = both.set;

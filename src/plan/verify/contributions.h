@@ -2,7 +2,7 @@
 // contributions it contains (see datum in plan/collective.h). Internal to this folder.
 //
 // Most values of a sensible plan are sums over consecutive ranks, in rank order, perhaps wrapping around from the last
-// rank to the first. Such a sum is called a *run*, and is stored as two numbers, the first rank and the number of
+// rank to the first. Such a sum is called an *arc*, and is stored as two numbers, the first rank and the number of
 // ranks. For any other sum, the set of ranks is stored in a pool as a list of intervals. The order of the additions of
 // such a sum is recorded only in Value::expression. Equal sets are stored once (except after a collision of hashes),
 // and the results of recent unions are cached, because a plan of thousands of ranks and millions of sums has far fewer
@@ -23,10 +23,10 @@ struct Value {
   // A number for the tile and the call to which the value belongs; different for every tile of every call. 0: the
   // memory was never written.
   std::uint32_t generation = 0;
-  // If the value is a run, it contains `count` ranks: first, first + 1, ..., modulo the number of ranks.
+  // If the value is an arc, it contains `count` ranks: first, first + 1, ..., modulo the number of ranks.
   std::uint32_t first = 0;
   std::uint32_t count = 0;  // number of ranks whose contributions the value contains
-  std::uint32_t set = 0;    // 0: the value is a run; otherwise 1 + index of its set of ranks in the pool
+  std::uint32_t set = 0;    // 0: the value is an arc; otherwise 1 + index of its set of ranks in the pool
   // True if the value is the sum over all ranks, and the step that completed the sum was marked (Step::completes).
   bool complete = false;
 };
@@ -75,7 +75,7 @@ class Contributions {
     std::uint32_t set = 0;     // if no rank is in both sets: the number of their union (as Value::set); otherwise 0
   };
   static std::uint64_t key_of(const Value& value);
-  std::uint32_t shared_by_runs(const Value& a, const Value& b) const;
+  std::uint32_t shared_by_arcs(const Value& a, const Value& b) const;
   const Union& unite(const Value& a, const Value& b);
   std::uint32_t intern();
   void list(const Value& value, std::vector<Interval>& intervals) const;
