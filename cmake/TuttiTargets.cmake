@@ -14,8 +14,8 @@ target_compile_options(tutti_flags INTERFACE
 if(TUTTI_SANITIZER)
   target_compile_options(tutti_flags INTERFACE -fsanitize=${TUTTI_SANITIZER} -fno-omit-frame-pointer
     -fno-sanitize-recover=all
-    # The check "vptr" opens a pipe whenever it looks at an object. So it reports every object if a test has used up
-    # all descriptors.
+    # The check "vptr" opens a pipe for each object that it checks. If a test has used up all file descriptors, the pipe
+    # cannot be opened, and the check reports an error although the object is correct.
     -fno-sanitize=vptr
     # Test sources are not checked for undefined behaviour, because this doubles the time to compile them.
     $<$<BOOL:$<TARGET_PROPERTY:TUTTI_TEST>>:-fno-sanitize=undefined>)

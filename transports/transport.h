@@ -245,9 +245,10 @@ struct PeerStatus {
   PeerLife life = PeerLife::kLive;
   std::uint64_t entered = 0;  // sequence number of the last call that the peer entered; 0 if it entered none
   std::uint64_t left = 0;     // sequence number of the last call that the peer left, successfully or not; 0 if none
-  // Whether the two numbers above can be out of date, because the peer sends them only when it waits in a call, or when
-  // a call has failed. `reported` is the value of `entered` that it sent last. Its other messages can show a later one.
-  // If `reported` is greater than `left`, the peer waits in that call.
+  // Whether the two numbers above can be out of date, because the peer sends them only when it waits in a call, when it
+  // leaves a call in which it has waited, and when a call has failed. `reported` is the value of `entered` that it sent
+  // last. Its other messages can show that it has entered a later call. If `reported` is greater than `left`, the peer
+  // was waiting in call number `reported` when this rank last heard of it.
   bool is_sent = false;
   std::uint64_t reported = 0;
   std::uint64_t device_calls = 0;  // see Transport::publish_device_calls(); 0 if the transport does not publish them

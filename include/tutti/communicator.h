@@ -331,11 +331,11 @@ class TUTTI_API Communicator {
   Result<std::unique_ptr<Communicator>> grow(std::int32_t size, const std::optional<UniqueId>& id = std::nullopt);
 
   // From now on this plan runs the calls of its collective (and root) that pass Algorithm::kUser, and those that pass
-  // kAuto if their block size lies in `use`. If several plans fit, the one passed last is used. All ranks must pass the
-  // same plans in the same order; otherwise a call for which two ranks use different plans returns kMismatch. Local
-  // call. Errors: kInvalidArgument (the plan is for another number of ranks or for another assignment of ranks to
-  // machines, `use` is an empty range, or there are 256 plans already), kUnsupported (the plan needs more slots or
-  // lanes than the connections have), those of opening its connections.
+  // kAuto if their block size lies in `use`. If several plans fit, the one passed last is used. A plan with runs does
+  // not run v-variants (PlanBuilder::Step::run()). All ranks must pass the same plans in the same order; otherwise a
+  // call for which two ranks use different plans returns kMismatch. Local call. Errors: kInvalidArgument (another
+  // number of ranks, another assignment of ranks to machines, an empty range `use`, or 256 plans already), kUnsupported
+  // (the plan needs more lanes, or more or longer slots, than the connections have), those of opening its connections.
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
   // Waits until every operation in progress on this rank has ended (without a time limit until its stream has come to

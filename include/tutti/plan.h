@@ -7,11 +7,12 @@
 //   value = x1 (+) x2 (+) ... (+) xk     operands in a stated order: at most one local slice, the others received
 //   sink  = value; send value; ...       at most one local sink, any number of sends
 //
-// A slice is one chunk of one of the rank's buffers, or a run of consecutive chunks (PlanBuilder::Step::run). Plans are
-// independent of message sizes, because they refer to chunks and not to bytes: a call's message is split into tiles,
-// each tile into `chunks` chunks per block, and every channel runs all its steps once for each tile. A connection is a
-// FIFO that is identified by (sending rank, receiving rank, lane). Exactly one channel uses it at each end, and its
-// k-th message sent is its k-th message received. docs/plan-json.md lists the blocks of each collective.
+// A slice is one chunk of one of the rank's buffers. (A step can also stand for several equations on consecutive
+// chunks; see PlanBuilder::Step::run().) Plans are independent of the length of a call, because they refer to chunks
+// and not to bytes: the blocks of a call's buffers are split into tiles, each tile of a block into `chunks` chunks, and
+// every channel runs all its steps once for each tile. A connection is a FIFO of messages. It is identified by (sending
+// rank, receiving rank, lane). Exactly one channel uses it at each end, and its k-th message sent is its k-th message
+// received. docs/plan-json.md lists the blocks of each collective.
 //
 //   PlanBuilder plan({.name = "chain", .collective = CollectiveKind::kBroadcast, .ranks = 2});
 //   plan.channel(0).step().local(Space::kInput, 0).store(Space::kOutput, 0).send(1);
@@ -36,7 +37,8 @@ class PlanDraft;
 struct UserPlanData;
 }  // namespace detail
 
-// Limits of a user plan. In addition, the buffers of all ranks together have at most 2^22 chunks per tile, and a plan
+// Limits of a user plan. A step with a run of n equations (PlanBuilder::Step::run()) counts as n steps, and each of its
+// messages as n messages. In addition, the buffers of all ranks together have at most 2^22 chunks per tile, and a plan
 // is refused (kUnsupported) if its proof would need more than about 2 GiB of memory or more than about a minute. Rings
 // and trees are possible for up to 1024 ranks, and plans in which all pairs of ranks communicate for some hundred
 // ranks.
@@ -135,8 +137,9 @@ class TUTTI_API PlanBuilder {
  public:
   class Channel;
 
-  // One equation. The calls follow the order of the equation: operands, then sink and sends, then completes(). Only the
-  // last step of a channel can be changed: it is closed as soon as the channel's next step begins.
+  // One equation, or several on consecutive chunks (run()). The calls follow the order of the equation: operands, then
+  // sink and sends, then completes(). run() may come at any time. Only the last step of a channel can be changed: it is
+  // closed as soon as the channel's next step begins.
   class TUTTI_API Step {
    public:
     // The next operand is the next message from `peer`, which must be another rank. lane: 0 .. lanes-1. At most once
@@ -152,14 +155,19 @@ class TUTTI_API PlanBuilder {
     // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
     // must not have it.
     Step& completes();
-    // Makes the step a run of `chunks` equations, at least 1 (the default). For i = 0 .. chunks-1, equation i uses the
-    // chunks that are i chunks after those that the step names, and its value is value i of each message, counted from
-    // 0. After the last chunk of a buffer, a run goes on with chunk 0. The step at the other end of a message must have
-    // a run of the same length. No equation may store to a chunk that another one of the run reads; an input chunk
-    // counts as the output chunk that has its memory in an in-place call. A run of more than 1 chunk that is received
-    // without a local operand and is not stored to the output needs a plan with 1 chunk per block. The messages must
-    // fit into one slot of a connection, so they suit short calls. A plan with runs runs on the host only, and not in
-    // v-variants (all_gather_v ...), which are carried out by built-in plans unless they ask for Algorithm::kUser.
+    // Makes the step stand for a run of `chunks` equations, at least 1 (the default). Each message of the step carries
+    // `chunks` values. Equation i = 0, 1, ... uses the chunks that are i chunks after those of local() and store(), and
+    // value i of each message. After the last chunk of a buffer, a run goes on with chunk 0. For example, if the input
+    // has 4 chunks, run(3), local(Space::kInput, 2) and send(1) send the chunks 2, 3 and 0 to rank 1 in one message.
+    //
+    // build() checks these rules. The two steps of a message have runs of the same length. A run has at most as many
+    // chunks as the buffers that it uses. No equation of a run stores to a chunk that another one reads, not even in an
+    // in-place call, in which an input chunk and an output chunk can be the same memory. If a run of several chunks has
+    // neither a local operand nor a chunk of the output to store to, the plan must have 1 chunk per block.
+    //
+    // Runs suit short calls, because a message must fit into one slot of a connection (TUTTI_SLOT_BYTES), and is always
+    // copied through it. Only the host carries out plans with runs of several chunks. all_gather_v and reduce_scatter_v
+    // use another plan if they pass Algorithm::kAuto. If they pass kUser, they return kUnsupported for such a plan.
     Step& run(std::uint32_t chunks);
     // Waits until the given step of another channel of this rank has run in the same tile or, if tiles_before is 1,
     // in the previous tile. That step may be added to the builder later than this one.

@@ -67,7 +67,7 @@ run_ctest() {
   skipped=$((skipped + left_out))
   failed=$((failed + bad))
   if [ "$bad" -gt 0 ]; then failures+=("$dir: $bad of $total tests"$'\n'"$(what_failed "$log")"); fi
-  # ctest goes on without an expression that it cannot read, and then runs tests that should be left out.
+  # ctest ignores a regular expression that it cannot read. It would then run tests that should be left out.
   if grep -q '^RegularExpression::compile' "$log"; then count_fail "$dir: ctest cannot read an expression of: $*"; fi
   if [ "$status" != 0 ] && [ "$bad" -eq 0 ]; then count_fail "$dir: ctest $* ended with status $status"; fi
   check_skips "$dir" "$results"

@@ -94,11 +94,12 @@ part_tsan_rest() {
     [[ "$tsan_calls device " == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
 }
-# Tests that only asan_whole runs. The programs run a second time with other numbers of hardware queues. BlockBudgetJobs
-# have more ranks than this sanitizer can run within their timeouts, and the call of nine ranks takes minutes.
+# Tests that take too long with the thread sanitizer, so only asan_whole runs them with a sanitizer: second runs of
+# programs with other numbers of hardware queues; BlockBudgetJobs, which have more ranks than the thread sanitizer can
+# run within their timeouts; and a call of nine ranks that takes minutes.
 slow_with_tsan='_eight_queues$|_one_queue$|^BlockBudgetJobs|DeviceVariableCalls.*/On000000000'
 # tsan_folder FOLDER: runs the tests of this folder, if there are any. A regular expression of ctest may have at most
-# nine pairs of parentheses; run_ctest reports one that has more.
+# nine pairs of parentheses. If one has more, run_ctest fails the part.
 tsan_folder() {
   local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|$slow_with_tsan") dir=build/tsan/$1 listed
   listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"

@@ -158,7 +158,7 @@ fuzz() {
   shift
   if [ "$1" = --quick ]; then dir=build/quick-fuzz; fi
   "$root/scripts/setup" --fuzz --without-train || say 'clang cannot be installed: nothing is fuzzed'
-  rm -f "$dir"/*_fuzzer.log  # of an earlier run
+  rm -f "$dir"/*_fuzzer.log  # logs of an earlier run
   "$root/scripts/fuzz" "$@" "${targets[@]}" | tee build/fuzz.out || status=$?
   for target in "${targets[@]}"; do
     if grep -q "^$target: .*nothing found" build/fuzz.out; then

@@ -11,36 +11,45 @@
 
 namespace tutti {
 
-// How many chunks a message of a plan carries. Some algorithms have plans of both forms; the others have only
-// kOneChunk.
+// The form of a plan: how many chunks a message carries. (A chunk is an equal part of a block of the call's buffers.)
+// Every algorithm has plans of the form kOneChunk. Some have plans of the form kRuns as well; see has_runs().
 enum class Messages : std::uint8_t {
-  // One. Long calls: a chunk may be as long as a slot, and a message may travel without a copy (plan/windows.h).
+  // Each message carries one chunk. This form is for long calls: a chunk can be as long as a slot, and a message may
+  // travel without being copied into a slot (plan/windows.h).
   kOneChunk,
-  // A run of chunks (Step::run). Short calls: a round of the algorithm is then one message, so that a call with many
-  // ranks takes the time of few messages. This many chunks must fit into one slot.
+  // A message carries a run of consecutive chunks (Step::run). This form is for short calls, whose time depends mainly
+  // on the number of messages. For example, a rank of a circulant all_reduce of 64 ranks sends 12 messages instead of
+  // 126. All chunks of a message must fit into one slot together.
   kRuns,
 };
 
-// Whether the algorithm has plans of the form kRuns for this collective.
+// Whether the algorithm has plans of the form kRuns for this collective. (With up to 3 ranks, these are the same plans
+// as those of the form kOneChunk.)
 bool has_runs(CollectiveKind kind, Algorithm algorithm);
 
-// The properties of a job on which the form of a plan depends. They are the same on all ranks.
+// The properties of a job and of a call on which the form of a plan depends, besides the collective and the length of
+// its blocks. All ranks of a call must pass the same values, because they must all use the same form.
 struct MessageLimits {
-  std::uint64_t slot_bytes = 0;  // length of the longest message
-  bool memory = false;           // all ranks share memory, so that messages may travel without a copy
+  // Length of the longest message in bytes: that of a slot, or the length that a rule of TUTTI_TUNE sets.
+  std::uint64_t slot_bytes = 0;
+  bool memory = false;  // all ranks share memory, so a message may travel without being copied into a slot
 };
 
-// The form for a call on the host in which all blocks have `block_bytes` bytes. It is kRuns if all blocks of the input,
-// and all of the output, fit together into a slot, and are at most kMostRunBytes long, because a run is copied. If
-// ranks share memory, chunks of kLeastPublished bytes (plan/windows.h) may travel without a copy; then it is kRuns only
-// if chunks are shorter than that.
+// The longest buffer, in bytes, of a call that uses a plan of the form kRuns. Longer calls do not use it, because the
+// chunks of a run are always copied into a slot and out of it.
 inline constexpr std::uint64_t kMostRunBytes = 128 * 1024;
+
+// Returns the form of the plan for a call that the host carries out and whose blocks all have `block_bytes` bytes. The
+// result is kRuns if the longer of the call's two buffers (a buffer is all blocks of the input, or of the output) fits
+// into one slot and has at most kMostRunBytes bytes. If all ranks share memory, the buffer must also be shorter than
+// kLeastPublished bytes (plan/windows.h) times the number of ranks. The reason is that a plan divides it into about as
+// many chunks as there are ranks, and a chunk of at least kLeastPublished bytes may travel without a copy.
 Messages messages_for(const Collective& collective, std::uint64_t block_bytes, const MessageLimits& limits);
 
-// Returns the generator of `algorithm` for `collective`, in the form `messages` if the algorithm has it. Errors, with
-// the reason in the message: kInvalidArgument if a field of `collective` is not valid or if `algorithm` has no plan for
-// this collective (for example kAuto or kUser); kUnsupported if there are more ranks than the algorithm supports, or if
-// the collective has no plans at all.
+// Returns the generator of `algorithm` for `collective`, in the form `messages`, or in the form kOneChunk if the
+// algorithm has no other one. Errors, with the reason in the message: kInvalidArgument if a field of `collective` is
+// not valid or if `algorithm` has no plan for this collective (for example kAuto or kUser); kUnsupported if there are
+// more ranks than the algorithm supports, or if the collective has no plans at all.
 Result<Generator> find_generator(const Collective& collective, Algorithm algorithm,
                                  Messages messages = Messages::kOneChunk);
 

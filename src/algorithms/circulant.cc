@@ -4,43 +4,51 @@
 //
 // Halve the number of ranks p, rounding up, until 1 is left: s(0) = p, s(k+1) = s(k) / 2 rounded up, s(q) = 1 with
 // q = ceil(log2 p). The ranks are arranged in a circle. In round k, rank r exchanges data with the ranks at
-// distance s(k+1), one on each side. The message has p blocks, and rank r numbers them starting with its own: its
-// block i is block r + i (modulo p) of the message.
+// distance s(k+1), one on each side. The data of the call consists of p blocks, each of them one chunk of the plan.
+// In a reduce-scatter or an all-gather, they are the blocks of the longer buffer. In an all-reduce, "block" stands
+// for one of the p chunks of the buffer. Rank r numbers the blocks starting with its own: its block i is block
+// r + i (modulo p).
 //
 // Reduce-scatter. In round k = 0 .. q-1, rank r sends its blocks s(k+1) .. s(k)-1 to rank r + s(k+1), where they
 // have the numbers 0, 1, ... It adds the blocks that it receives from rank r - s(k+1) to its own blocks 0, 1, ...
 // It no longer needs the blocks that it has sent. So after round k, its blocks 0 .. s(k+1)-1 remain, and after the
 // last round only block 0, which then holds every rank's contribution.
-//   round k, message m   send (in or scratch)[s(k+1)+m] to r + s(k+1)
+//   round k, each m      send (in or scratch)[s(k+1)+m] to r + s(k+1)
 //                        (in or scratch)[m] (+) received: store scratch[m]; in the last round complete: store out
-//   (With runs, one message carries the blocks of all m.)
 //
 // All-gather. The rounds run in reverse. At the beginning of round k = q-1, ..., 0, rank r has its blocks 0 ..
 // s(k+1)-1, and sends the first s(k) - s(k+1) of them to rank r - s(k+1), which numbers them s(k+1) .. s(k)-1.
-//   round k, message m   send out[m] to r - s(k+1); received from r + s(k+1): store out[s(k+1)+m]
+//   round k, each m      send out[m] to r - s(k+1); received from r + s(k+1): store out[s(k+1)+m]
+//
+// In both halves, m = 0 .. s(k)-s(k+1)-1 numbers the blocks that a rank sends in round k.
 //
 // All-reduce. The reduce-scatter, and then the all-gather.
 //
 // Rounds: ceil(log2 p) for each half, 2 ceil(log2 p) for the all-reduce. In each half, every rank sends p - 1 blocks in
-// all. For a message of S bytes that is S(p-1)/p, and 2S(p-1)/p for the all-reduce, which is the minimum for every p.
+// all. For S bytes of data that is S(p-1)/p, and 2S(p-1)/p for the all-reduce, which is the minimum for every p.
 // Neither a reduce-scatter nor an all-gather can have fewer rounds. An all-reduce can, if it sends more bytes (for
 // example recursive_doubling.cc).
 //
-// There are two forms of each plan (Messages in algorithms.h). With one chunk in a message, each block of a round is a
-// message of its own (algorithms/rounds.h), so with more than 17 ranks the longest rounds (the first of the
-// reduce-scatter, the last of the all-gather) take more than one latency. With runs, a round is one message, so a half
-// has ceil(log2 p) messages instead of p - 1. Then the partial sum of block i of a rank is in scratch[i]. For odd p,
-// the last block that round 1 sends has no partial sum yet, and is copied to scratch first, so that the round is one
-// run. Both forms do the same additions, so they have the same results.
+// There are two forms of each plan (Messages in algorithms.h). With one chunk per message, each block that a rank sends
+// in a round is a message of its own (algorithms/rounds.h). So with more than 17 ranks the longest rounds (the first of
+// the reduce-scatter, the last of the all-gather) take more than one latency. With runs, the blocks that a rank sends
+// in a round are one message, so a rank sends ceil(log2 p) messages in each half instead of p - 1.
+//
+// A rank's block i is consecutive with its block i + 1 in the buffers, so the blocks of a message are a run (after the
+// last chunk of a buffer, a run goes on with chunk 0). With runs, the partial sum of block i is in scratch[i], so s(1)
+// chunks of scratch are enough. If p is odd, the last block that a rank sends in round 1 is still an input, while the
+// others are partial sums. It is copied to scratch at the beginning, so that all of them are in one buffer. Both forms
+// do the same additions in the same order, so their results have the same bits.
 //
 // Order of addition: a rank's own value is first. The sums that it receives follow, round by round. For example,
 // with p = 4, the result of block c is (rc + r(c+2)) + (r(c+3) + r(c+1)), where rc is the value of rank c. This is
 // not the order of the ranks, so the plan promises no order (Order::kAny). But the sum of a block is computed by
 // only one rank, so all ranks obtain the same bits.
 //
-// Windows: with one chunk in a message, inputs that are sent unchanged (all sends of round 0 of the reduce-scatter and,
-// for odd p, the last send of its round 1), and all results, can be read and written directly in registered buffers.
-// Partial sums are in scratch memory, so they go through slots. Messages with runs always go through slots.
+// Windows (plan/windows.h): with one chunk per message, inputs that are sent unchanged (all sends of round 0 of the
+// reduce-scatter and, for odd p, the last send of its round 1), and all results, can be read and written directly in
+// registered buffers. Partial sums are in scratch memory, so they go through slots. Messages with several chunks always
+// go through slots.
 //
 // Source: J. L. Traeff, "Optimal, Non-pipelined Reduce-scatter and Allreduce Algorithms", 2024 (arXiv:2410.14234).
 // The all-gather is that of J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
@@ -55,6 +63,7 @@
 namespace tutti {
 namespace {
 
+// The lane of the plans with runs. One is enough, because a rank sends one message per round.
 constexpr std::uint16_t kRunLane = 0;
 
 RankPlan build_copy() {
@@ -69,17 +78,19 @@ RankPlan build_one_rank_sum() {
   return {.channels = {std::move(channel).build()}};
 }
 
-// The reduce-scatter with runs: a round is one message. Block i of the rank is scratch[i] once it is a partial sum.
+// Appends the reduce-scatter with runs to the channel of `rank`. The partial sum of the rank's block i is in
+// scratch[i], and the sum of its own block over all ranks is stored to out[result].
 void reduce_scatter_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, std::uint32_t result) {
   const std::vector<std::uint32_t> skips = circulant_skips(ranks);
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
-  // Round 0 makes partial sums of the blocks 0 .. ranks - skips[1] - 1. For an odd number of ranks, block skips[1] - 1,
-  // which round 1 sends as its last one, is not among them.
+  // Round 0 makes partial sums of the blocks 0 .. ranks - skips[1] - 1, and round 1 sends blocks up to skips[1] - 1.
+  // For an odd number of ranks, that last block has no partial sum, so its input is copied to scratch.
   const std::uint32_t last = skips[1] - 1;
   if (ranks % 2 != 0) channel.step().local(Space::kInput, block(last)).store(Space::kScratch, last);
   for (std::size_t k = 0; k + 1 < skips.size(); ++k) {
     const std::uint32_t skip = skips[k + 1];
     const std::uint32_t run = skips[k] - skip;
+    // Makes this rank's values of the blocks i .. i+run-1 an operand of `step`: its inputs, or its partial sums.
     const auto own = [&](ChannelBuilder::StepBuilder& step, std::uint32_t i) {
       step.run(run).local(k == 0 ? Space::kInput : Space::kScratch, k == 0 ? block(i) : i);
     };
@@ -97,7 +108,8 @@ void reduce_scatter_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::ui
   }
 }
 
-// The all-gather with runs: a round is one message.
+// Appends the all-gather with runs to the channel of `rank`. `own` is the slice with this rank's block: either
+// out[rank], or a slice of the input, which is then also copied to out[rank].
 void all_gather_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, Slice own) {
   const std::vector<std::uint32_t> skips = circulant_skips(ranks);
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };
@@ -116,41 +128,36 @@ void all_gather_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32
   }
 }
 
+// These two append one half in the form that the shape asks for: with runs if PlanShape::longest_run is above 1. The
+// other arguments are those of the functions that they call.
+void add_reduce_scatter(ChannelBuilder& channel, const PlanShape& shape, std::uint32_t rank, std::uint32_t result) {
+  const auto add = shape.longest_run > 1 ? reduce_scatter_in_runs : add_circulant_reduce_scatter;
+  add(channel, rank, shape.collective.ranks, result);
+}
+void add_all_gather(ChannelBuilder& channel, const PlanShape& shape, std::uint32_t rank, Slice own) {
+  const auto add = shape.longest_run > 1 ? all_gather_in_runs : add_circulant_all_gather;
+  add(channel, rank, shape.collective.ranks, own);
+}
+
 RankPlan build_reduce_scatter(const PlanShape& shape, std::uint32_t rank) {
   if (shape.collective.ranks == 1) return build_one_rank_sum();
   ChannelBuilder channel;
-  if (shape.longest_run > 1) {
-    reduce_scatter_in_runs(channel, rank, shape.collective.ranks, 0);
-  } else {
-    add_circulant_reduce_scatter(channel, rank, shape.collective.ranks, 0);
-  }
+  add_reduce_scatter(channel, shape, rank, 0);
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_all_gather(const PlanShape& shape, std::uint32_t rank) {
   if (shape.collective.ranks == 1) return build_copy();
   ChannelBuilder channel;
-  const Slice own{.space = Space::kInput, .chunk = 0};
-  if (shape.longest_run > 1) {
-    all_gather_in_runs(channel, rank, shape.collective.ranks, own);
-  } else {
-    add_circulant_all_gather(channel, rank, shape.collective.ranks, own);
-  }
+  add_all_gather(channel, shape, rank, {.space = Space::kInput, .chunk = 0});
   return {.channels = {std::move(channel).build()}};
 }
 
 RankPlan build_all_reduce(const PlanShape& shape, std::uint32_t rank) {
-  const std::uint32_t ranks = shape.collective.ranks;
-  if (ranks == 1) return build_one_rank_sum();
+  if (shape.collective.ranks == 1) return build_one_rank_sum();
   ChannelBuilder channel;
-  const Slice own{.space = Space::kOutput, .chunk = rank};
-  if (shape.longest_run > 1) {
-    reduce_scatter_in_runs(channel, rank, ranks, rank);
-    all_gather_in_runs(channel, rank, ranks, own);
-  } else {
-    add_circulant_reduce_scatter(channel, rank, ranks, rank);
-    add_circulant_all_gather(channel, rank, ranks, own);
-  }
+  add_reduce_scatter(channel, shape, rank, rank);
+  add_all_gather(channel, shape, rank, {.space = Space::kOutput, .chunk = rank});
   return {.channels = {std::move(channel).build()}};
 }
 
@@ -167,15 +174,17 @@ PlanShape shape_of(const Collective& collective) {
 // result, so no scratch is needed.
 std::uint32_t scratch_chunks(std::uint32_t ranks) { return ranks > 2 ? ranks : 0; }
 
-// Changes a shape to the form with runs. Up to 3 ranks, all messages have one block, so both forms are the same.
-PlanShape in_runs(PlanShape shape) {
+// Returns the generator in the form with runs. With up to 3 ranks, a rank sends one block per round, so both forms are
+// the same.
+Generator in_runs(Generator generator) {
+  PlanShape& shape = generator.shape;
   const std::uint32_t ranks = shape.collective.ranks;
-  if (ranks <= 3) return shape;
+  if (ranks <= 3) return generator;
   const std::uint32_t half = circulant_skips(ranks)[1];
   shape.longest_run = ranks - half;
   shape.lanes = 1;
   if (shape.scratch_chunks > 0) shape.scratch_chunks = half;
-  return shape;
+  return generator;
 }
 
 }  // namespace
@@ -244,21 +253,15 @@ void add_circulant_all_gather(ChannelBuilder& channel, std::uint32_t rank, std::
 }
 
 Generator circulant_reduce_scatter_in_runs(const Collective& collective) {
-  Generator generator = circulant_reduce_scatter(collective);
-  generator.shape = in_runs(generator.shape);
-  return generator;
+  return in_runs(circulant_reduce_scatter(collective));
 }
 
 Generator circulant_all_gather_in_runs(const Collective& collective) {
-  Generator generator = circulant_all_gather(collective);
-  generator.shape = in_runs(generator.shape);
-  return generator;
+  return in_runs(circulant_all_gather(collective));
 }
 
 Generator circulant_all_reduce_in_runs(const Collective& collective) {
-  Generator generator = circulant_all_reduce(collective);
-  generator.shape = in_runs(generator.shape);
-  return generator;
+  return in_runs(circulant_all_reduce(collective));
 }
 
 Generator circulant_reduce_scatter(const Collective& collective) {

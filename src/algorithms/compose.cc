@@ -128,7 +128,7 @@ void append_channel(const Channel& stage, const Embedding& embedding, std::span<
   std::size_t after = 0;
   for (std::uint32_t s = 0; s < stage.steps.size(); ++s) {
     const Step& step = stage.steps[s];
-    TUTTI_ASSERT(step.run == 1, "stages have messages of one chunk");
+    TUTTI_ASSERT(step.run == 1, "a stage has a run of {} chunks", step.run);
     auto copy = channel.step();
     const std::span<const std::uint16_t> receives = stage.receives(step);
     for (std::size_t i = 0; i <= receives.size(); ++i) {

@@ -1,11 +1,11 @@
 // Composer: builds a plan from the plans of stages that run on subsets of the ranks, for example
 // `reduce_scatter(inside) >> all_reduce(across) >> all_gather(inside)`.
 //
-// A stage is a RankPlan of any algorithm, with messages of one chunk. It runs on a *team*, a subset of the ranks. In
-// the stage's plan, the ranks of the team (its *members*) are numbered from 0, and chunks, lanes and channels are
-// numbered from 0, too. A Composer appends the stages of one rank, one after the other, to one RankPlan. While it
-// copies a stage, it replaces member numbers by ranks, and the stage's slices, lanes and channels by those of the whole
-// plan (see Embedding).
+// A stage is a RankPlan of any algorithm, in the form with one chunk per message (Messages::kOneChunk). It runs on a
+// *team*, a subset of the ranks. In the stage's plan, the ranks of the team (its *members*) are numbered from 0, and
+// chunks, lanes and channels are numbered from 0, too. A Composer appends the stages of one rank, one after the other,
+// to one RankPlan. While it copies a stage, it replaces member numbers by ranks, and the stage's slices, lanes and
+// channels by those of the whole plan (see Embedding).
 //
 // Stages in the same channel run one after the other. Stages in different channels overlap: for example, while one
 // tile is reduced between machines, the next tile is reduced inside each machine. Stages in different channels

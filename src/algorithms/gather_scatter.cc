@@ -12,12 +12,11 @@
 // Longest path: 1 message. The root has p - 1 peers, and sends (scatter) or receives (gather) S(p-1) bytes, the
 // minimum.
 //
-// Binomial tree, with one chunk in a message. The subtree of a vrank consists of consecutive vranks and starts with it.
-// In the gather, a vrank
-// sends its own block to its parent, and then forwards the blocks of its children's subtrees, nearest child first,
-// without storing them. So a vrank sends the blocks of its subtree to its parent in ascending order of vranks. The
-// scatter runs in reverse: a vrank receives the blocks of its subtree from its parent in descending order of
-// vranks and forwards them to its children. The last block that it receives is its own.
+// Binomial tree, with one chunk per message. The subtree of a vrank consists of consecutive vranks and starts with the
+// vrank itself. In the gather, a vrank sends its own block to its parent, and then forwards the blocks of its
+// children's subtrees, nearest child first, without storing them. So a vrank sends the blocks of its subtree to its
+// parent in ascending order of vranks. The scatter runs in reverse: a vrank receives the blocks of its subtree from its
+// parent in descending order of vranks and forwards them to its children. The last block that it receives is its own.
 //   gather:  in[0]: send to the parent; then for each vrank of the subtree, ascending: received from the child above
 //            it: send to the parent (the root: store).
 //   scatter: for each vrank of the subtree, descending: received from the parent (the root: in[rank]): send to the
@@ -27,15 +26,18 @@
 // many messages as in the direct plan, but it has only ceil(log2 p) peers. Suited for many ranks, if p - 1 connections
 // of the root would be too many.
 //
-// Binomial tree with runs (Messages in algorithms.h). The blocks of a subtree are one message, so a rank handles at
-// most ceil(log2 p) messages. A vrank v other than the root collects the blocks of its subtree in scratch, block
-// v + i in scratch[i].
-//   gather:  in[0]: store scratch[0] (the root: out[root]); for each child c: received, the run of its subtree: store
-//            scratch[c - v] (the root: out); then scratch[0], the run of the own subtree: send to the parent. A vrank
-//            without children sends in[0].
-//   scatter: received from the parent, the run of the own subtree: store scratch[0]; for each child c, farthest first:
-//            scratch[c - v] (the root: in), the run of its subtree: send; then scratch[0] (the root: in[root]): store
-//            out[0]. A vrank without children stores the received block to out[0].
+// Binomial tree, with runs (Messages in algorithms.h). The blocks of a subtree are one message, so a rank sends and
+// receives at most ceil(log2 p) messages in all. A vrank v that has children and is not the root keeps the blocks of
+// its subtree in scratch: the block of vrank v + i is in scratch[i]. The root uses its output (gather) or input
+// (scatter) instead, in which the blocks of a subtree are a run, too (after the last block, a run goes on with block
+// 0).
+//   gather:  the own block, in[0]: store scratch[0] (the root: out[root]). For each child c, nearest first: received,
+//            the blocks of c's subtree: store scratch[c - v] and so on (the root: out). Then the blocks of the own
+//            subtree, scratch[0] and so on: send to the parent. A vrank without children only sends in[0].
+//   scatter: received from the parent, the blocks of the own subtree: store scratch[0] and so on. For each child c,
+//            farthest first: the blocks of c's subtree, scratch[c - v] and so on (the root: in): send. Then the own
+//            block, scratch[0] (the root: in[root]): store out[0]. A vrank without children only stores the received
+//            block to out[0].
 //
 // Source: folklore.
 #include <algorithm>
@@ -185,7 +187,8 @@ RankPlan build_binomial_scatter(const PlanShape& shape, std::uint32_t rank) {
   return {.channels = {std::move(channel).build()}};
 }
 
-// Changes a shape to the form with runs. The longest run is the largest subtree of a child of the root.
+// Returns the generator in the form with runs. The longest message has the blocks of the largest subtree below the
+// root. With up to 3 ranks, that is one block, so both forms are the same.
 Generator in_runs(Generator generator) {
   const std::uint32_t ranks = generator.shape.collective.ranks;
   std::uint32_t longest = 1;

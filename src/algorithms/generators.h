@@ -72,7 +72,8 @@ struct AlgorithmRow {
   Algorithm algorithm;
   Generator (*generator)(const Collective& collective);
   std::uint32_t most_ranks;
-  // The form of the plan in which a message carries a run of chunks (Messages::kRuns); null if there is none.
+  // The generator of the plans in which a message carries a run of chunks (Messages::kRuns). Null if the algorithm has
+  // only plans in which each message carries one chunk.
   Generator (*in_runs)(const Collective& collective) = nullptr;
 };
 

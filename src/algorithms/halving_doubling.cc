@@ -1,14 +1,18 @@
 // All-reduce by recursive halving and doubling.
 //
 // A reduce-scatter by halving, and then an all-gather by doubling. Let the number of ranks Q be a power of two, and
-// divide the message into Q chunks. Rank v is to reduce the chunk rev(v): the number v with its log2 Q bits in reverse
-// order. In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with rank v xor 2^j. Initially all chunks remain. In
-// each round, rank v keeps the half of its remaining chunks in which rev(v) is, sends the other half, and adds the
-// received chunks to those that it keeps. After the last round only chunk rev(v) remains, and it holds every rank's
-// contribution. In the doubling, the rounds run in reverse: in round j, rank v has the results of the chunks that it
-// kept in round j. It sends all of them to rank v xor 2^j, and receives and stores as many others. Because of the
-// reversed bits, all of these sets are runs of consecutive chunks. Let K(v, j) be the run of Q / 2^(j+1) chunks in
-// which rev(v) is; K(v xor 2^j, j) is the run beside it.
+// divide the data of the call into Q chunks. Let rev(v) be the number v with its log2 Q bits in reverse order. The
+// halving gives rank v the sum of chunk rev(v). In round j = 0, 1, ..., log2 Q - 1, rank v exchanges data with its
+// partner, rank v xor 2^j. At first a rank keeps all chunks. In each round, rank v sends one half of the chunks that it
+// has kept so far, keeps the half that contains chunk rev(v), and adds the received chunks to it. After the last round
+// it keeps only chunk rev(v), which then holds every rank's contribution. In the doubling, the rounds run in reverse:
+// in round j, rank v has the results of the chunks that it kept in round j. It sends all of them to its partner, and
+// receives and stores as many others.
+//
+// The chunks that a rank keeps in a round are consecutive, and so are those that it sends, because of the reversed
+// bits. Let K(v, j) be the Q / 2^(j+1) chunks that rank v keeps in round j. For example, with Q = 8, rev(1) is 4, and
+// rank 1 keeps the chunks 4 .. 7 in round 0, 4 and 5 in round 1, and 4 in round 2. The partner keeps the other half of
+// the chunks that both kept before.
 //   halving, round j    send (in or scratch)[c] for c in K(v xor 2^j, j)
 //                       received (+) (in or scratch)[c] for c in K(v, j), in the order of the ranks:
 //                       store scratch[c]; in the last round complete: store out[c]
@@ -30,9 +34,11 @@
 // number.) So partners have near rank numbers in the early rounds, which have the most data. With consecutive ranks on
 // each machine, much of the data then stays inside machines.
 //
-// There are two forms of the plan (Messages in algorithms.h). With one chunk in a message, each chunk of a round is a
-// message of its own (algorithms/rounds.h). With runs, a round is one message. Both do the same additions, so they have
-// the same results.
+// There are two forms of the plan (Messages in algorithms.h). With one chunk per message, each chunk that a rank sends
+// in a round is a message of its own (algorithms/rounds.h). With runs, all chunks that a rank sends to its partner in a
+// round are one message. A helper then sends its input in two messages, one for each half of round 0, and receives one
+// message for each run of results that its core rank stores. Both forms do the same additions in the same order, so
+// their results have the same bits.
 //
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; R. Thakur, R. Rabenseifner, W.
 // Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005).
@@ -46,15 +52,15 @@
 namespace tutti {
 namespace {
 
-// The chunks of one step: a single one, or a run of them (Step::run).
+// The chunks of one message, and of the steps that send and receive it: a single one, or a run of them (Step::run).
 struct Chunks {
   std::uint32_t first = 0;
   std::uint32_t count = 1;
 };
 
-// Builds the channel of one core rank. Also records the order in which it receives chunks from its helper
-// (taken()) and sends result chunks to its helper (handed_on()), because the helper's channel must have the same
-// order.
+// Builds the channel of one core rank. Also records the chunks of the messages that it receives from its helper
+// (taken()) and of those that it sends to its helper (handed_on()), in their order, because the helper's channel must
+// send and receive the same messages in the same order.
 class CoreBuilder {
  public:
   CoreBuilder(const Folding& roles, std::uint32_t core, const PlanShape& shape)
@@ -110,12 +116,14 @@ class CoreBuilder {
  private:
   struct Pairing {
     std::uint32_t partner;   // the partner's rank, not its core number
-    std::uint32_t messages;  // number of messages in each direction, each with `run` chunks
-    std::uint32_t run;
-    std::uint32_t first_own;    // first chunk of the run K(v, j) of this core (see the top of this file)
-    std::uint32_t first_other;  // first chunk of the run that the partner keeps
+    std::uint32_t messages;  // number of messages in each direction
+    std::uint32_t run;       // number of chunks of each of these messages
+    // the first chunk that this core keeps, and the first one that the partner keeps (K in the comment at the top)
+    std::uint32_t first_own;
+    std::uint32_t first_other;
     bool partner_is_lower;
 
+    // The chunks of message m of the round: those that this core keeps, and those that the partner keeps.
     Chunks ours(std::uint32_t m) const { return {.first = first_own + m * run, .count = run}; }
     Chunks theirs(std::uint32_t m) const { return {.first = first_other + m * run, .count = run}; }
   };
@@ -130,8 +138,8 @@ class CoreBuilder {
             .first_other = first_kept(core_ ^ bit, round),
             .partner_is_lower = (core_ & bit) != 0};
   }
-  // The first chunk that a core keeps in a round: the lowest `round` + 1 bits of its number in reverse order, followed
-  // by zeros.
+  // The first chunk that a core keeps in a round, as a binary number of log2 Q bits: the lowest `round` + 1 bits of the
+  // core's number in reverse order, followed by zeros.
   std::uint32_t first_kept(std::uint32_t core, std::uint32_t round) const {
     std::uint32_t first = 0;
     for (std::uint32_t j = 0; j <= round; ++j) first |= (core >> j & 1u) << (roles_.rounds() - 1 - j);
@@ -139,8 +147,8 @@ class CoreBuilder {
   }
   std::uint16_t lane(std::size_t message) const { return static_cast<std::uint16_t>(message % lanes_); }
 
-  // Appends this rank's value of a chunk, as it is before round `round`, to the operands of a step. In round 0,
-  // the value is its input, and the helper's input (if there is a helper) is another operand.
+  // Appends this rank's values of some chunks, as they are before round `round`, to the operands of a step. In round 0,
+  // the values are its input, and the helper's input (if there is a helper) is another operand.
   void add_own(ChannelBuilder::StepBuilder& step, std::uint32_t round, const Chunks& chunks) {
     step.run(chunks.count).local(round == 0 ? Space::kInput : Space::kScratch, chunks.first);
     if (round > 0 || helper_ == kNoHelper) return;
@@ -159,8 +167,8 @@ class CoreBuilder {
   const bool in_runs_;
   const std::uint32_t helper_;
   ChannelBuilder channel_;
-  std::vector<Chunks> taken_;      // the messages received from the helper, in order
-  std::vector<Chunks> handed_on_;  // the messages sent to the helper, in order
+  std::vector<Chunks> taken_;      // the chunks of each message received from the helper, in order
+  std::vector<Chunks> handed_on_;  // the chunks of each message sent to the helper, in order
 };
 
 Channel build_helper(const CoreBuilder& core, std::uint32_t core_rank, std::uint16_t lanes) {
@@ -207,7 +215,7 @@ Generator halving_doubling_all_reduce(const Collective& collective) {
 
 Generator halving_doubling_all_reduce_in_runs(const Collective& collective) {
   Generator generator = halving_doubling_all_reduce(collective);
-  // Up to 3 ranks, all messages have one chunk, so both forms are the same.
+  // With up to 3 ranks, there are at most two chunks, and a rank sends one per round. So both forms are the same.
   if (generator.shape.chunks <= 2) return generator;
   generator.shape.longest_run = generator.shape.chunks / 2;
   generator.shape.lanes = 1;

@@ -1,14 +1,14 @@
 // Rounds: common code of algorithms that run in rounds. In each round, every rank that takes part sends one or more
-// chunks to one partner and receives as many chunks from one partner (the same or another rank).
+// chunks to one partner and receives as many chunks from one partner (the same or another rank). In plans with runs
+// (Messages in algorithms.h), the chunks of a round are one message in each direction.
 //
-// In plans with one chunk in a message (Messages in algorithms.h), a round consists of many messages, while the
-// algorithms rely on only kRoundSlots slots of a connection. Therefore the messages of a round are distributed over
-// several connections (lanes) to the partner: message m uses lane m % lanes. A rank sends up to kRoundSlots * lanes
-// messages before it has to receive the first message of the same round. A round with at most that many short messages
-// takes about the time of one network latency. A longer round takes several latencies. Every rank that takes part runs
-// the same sequence of sends and receives. So a send waits for a free slot only until the partner has run receives that
-// are earlier in this sequence, and slots for kRoundSlots messages per connection are enough to avoid a deadlock. Pure
-// functions.
+// In plans with one chunk per message, a round consists of many messages, while the algorithms rely on only kRoundSlots
+// slots of a connection. Therefore the messages of a round are distributed over several connections (lanes) to the
+// partner: message m uses lane m % lanes. A rank sends up to kRoundSlots * lanes messages before it has to receive the
+// first message of the same round. A round with at most that many short messages takes about the time of one network
+// latency. A longer round takes several latencies. Every rank that takes part runs the same sequence of sends and
+// receives. So a send waits for a free slot only until the partner has run receives that are earlier in this sequence,
+// and slots for kRoundSlots messages per connection are enough to avoid a deadlock. Pure functions.
 #pragma once
 
 #include <algorithm>

@@ -72,7 +72,8 @@ std::string describe(const CallTag& tag, CallArgument argument) {
     case CallArgument::kMappings: return "no further memory mappings";
     case CallArgument::kPermission: return "no permission to receive memory";
     case CallArgument::kTileBytes:
-      return fmt::format("longest message (TUTTI_SLOT_BYTES, or one rank names the algorithm) {}", tag.tile_bytes);
+      return fmt::format("longest message {} bytes (TUTTI_SLOT_BYTES differs, or only some ranks name the algorithm)",
+                         tag.tile_bytes);
   }
   return "unknown argument";
 }

@@ -17,9 +17,9 @@ struct CallTag {
   std::uint8_t type = 0;       // DataType
   std::uint8_t op = 0;         // ReduceOp
   std::uint8_t algorithm = 0;  // the Algorithm that is used; 0 for sends and receives
-  // Length in bytes of the longest message: the size of a slot, or the chunk size of a rule of TUTTI_TUNE; 0 if
-  // GPUs carry the call out. It differs between ranks if a rule applies and only some of the ranks name the algorithm
-  // in the call.
+  // Length in bytes of the longest message that the call may send: the length of a slot, or the length that a rule of
+  // TUTTI_TUNE sets; 0 if GPUs carry the call out. It differs between ranks if a rule applies and only some of the
+  // ranks name the algorithm in the call, because rules do not apply to the calls of these ranks.
   std::uint32_t tile_bytes = 0;
   std::uint32_t root = 0;  // 0 if the collective has no root
   // Checksum of the arguments that have no field here: v-counts, user plan, user reduction. 0: there are none.

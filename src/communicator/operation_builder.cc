@@ -137,7 +137,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   if (variable && (*plan)->shape.longest_run > 1) {
     return Error{
         .code = ErrorCode::kUnsupported,
-        .message = fmt::format("the plan has messages of up to {} chunks, and such plans do not run calls with "
+        .message = fmt::format("the caller's plan has runs of up to {} chunks, and such plans do not run calls with "
                                "a length for each block ({}_v)",
                                (*plan)->shape.longest_run, to_string(checked.collective.kind))};
   }

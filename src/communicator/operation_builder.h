@@ -27,8 +27,8 @@ namespace tutti::detail {
 class OperationBuilder {
  public:
   // `membership` and `environment` must outlive this object, and this object must outlive the engine's last use of an
-  // operation. `devices`, *devices and `engine` must exist during each call of the functions below. `timeout`: for
-  // calls that have none in their options.
+  // operation. `devices`, *devices and `engine` must exist during each call of the functions below. `timeout`: the
+  // timeout of calls whose options have none.
   OperationBuilder(const Membership& membership, Environment& environment, const std::unique_ptr<DeviceSide>& devices,
                    Engine& engine, std::chrono::milliseconds timeout, Segmentation segmentation);
 

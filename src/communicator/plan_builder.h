@@ -34,7 +34,7 @@ class PlanDraft {
   void store(StepPosition position, Space space, std::uint32_t chunk);
   void send(StepPosition position, std::uint32_t peer, std::uint32_t lane);
   void completes(StepPosition position);
-  void run(StepPosition position, std::uint32_t chunks);
+  void run(StepPosition position, std::uint32_t chunks);  // `chunks`: the length of the step's run
   void after(StepPosition position, std::uint32_t channel, std::uint32_t step, std::uint32_t tiles_before);
 
   Result<UserPlan> build() const;

@@ -56,7 +56,8 @@ Status PlanTable::check_run(const PlanShape& shape, std::uint64_t slot_bytes, st
   const std::size_t least = longest_chunk_bytes(0, shape.longest_run, element_bytes);
   return Error{.code = ErrorCode::kUnsupported,
                .message = fmt::format("the plan has messages of {} chunks of at least {} bytes, and a slot of this "
-                                      "communicator has {} bytes; set TUTTI_SLOT_BYTES to at least {} on all ranks",
+                                      "communicator has {} bytes; set TUTTI_SLOT_BYTES to at least {} on all ranks "
+                                      "(a multiple of 4096, at most 16777216), or use shorter runs",
                                       shape.longest_run, least, slot_bytes, least * shape.longest_run)};
 }
 
@@ -91,7 +92,7 @@ Result<std::unique_ptr<BoundPlan>> PlanTable::make_plan(const Collective& collec
 
 Result<BoundPlan*> PlanTable::bound_plan(const Collective& collective, Algorithm algorithm, Messages messages,
                                          const ChosenPlan* chosen) {
-  if (chosen != nullptr || !has_runs(collective.kind, algorithm)) messages = Messages::kOneChunk;  // there is one form
+  if (chosen != nullptr || !has_runs(collective.kind, algorithm)) messages = Messages::kOneChunk;  // the only form
   const PlanKey key{.kind = collective.kind,
                     .algorithm = algorithm,
                     .messages = messages,

@@ -23,7 +23,7 @@ class PlanTable {
   struct ChosenPlan {
     UserPlan plan;
     PlanUse use;
-    bool has_runs = false;  // some of its messages have several chunks
+    bool has_runs = false;  // some step has a run of several chunks (Step::run)
   };
 
   // `environment` must outlive this object.
@@ -33,19 +33,21 @@ class PlanTable {
   // Communicator::use_plan(): binds the plan and adds it to the caller's plans.
   Status use_plan(const UserPlan& plan, const PlanUse& use);
   bool has_user_plans() const { return !user_plans_.empty(); }
-  // Returns the caller's plan that a call uses, or null. `bytes`: length of one block. `asked`: the algorithm in the
-  // options of the call. `variable`: the call is a v-variant, which plans with runs do not support; they are passed
-  // over unless the call asks for a caller's plan. The result is valid until the next call of use_plan().
+  // Returns the caller's plan that a call uses, or null: of the plans that fit the call, the one that was given last.
+  // `bytes`: length of one block. `asked`: the algorithm in the options of the call. `variable`: the call is a
+  // v-variant (all_gather_v or reduce_scatter_v). A plan with runs cannot carry out v-variants, so it does not fit a
+  // v-variant that asks for kAuto. If the v-variant asks for kUser, the result can be such a plan, and the caller
+  // returns an error. The result is valid until the next call of use_plan().
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked,
                                    bool variable) const;
-  // Checks that the longest messages of a caller's plan fit into slots, in calls with elements of `element_bytes`
-  // bytes. Errors: kUnsupported.
+  // Checks that the messages of a caller's plan with the longest runs fit into slots of `slot_bytes` bytes, if an
+  // element has `element_bytes` bytes. (A chunk that is not empty has at least one element.) Errors: kUnsupported.
   static Status check_run(const PlanShape& shape, std::uint64_t slot_bytes, std::size_t element_bytes);
 
-  // Returns the bound plan of `algorithm`, in the form `messages` (an algorithm may have one of each form), or, if
-  // `chosen` is not null, of that caller's plan. The plan is made, proved (a caller's plan was proved earlier) and
-  // bound when it is first needed. The result is valid as long as this object exists. Errors: kUnsupported, for example
-  // if the collective has no such algorithm, and kInvalidPlan if the proof fails.
+  // Returns the bound plan of `algorithm` in the form `messages` (or in the form kOneChunk if the algorithm has no
+  // other one). If `chosen` is not null, returns that caller's plan instead, bound. The plan is made, proved (a
+  // caller's plan was proved earlier) and bound when it is first needed. The result is valid as long as this object
+  // exists. Errors: those of find_generator(), VerifiedPlanCache::prove() and bind().
   Result<BoundPlan*> bound_plan(const Collective& collective, Algorithm algorithm, Messages messages,
                                 const ChosenPlan* chosen);
   // Returns the generator of the plan that bound_plan() with the same arguments binds.

@@ -57,7 +57,7 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
                    message.loss.lacked);
 }
 
-// What a rank lacked when it gave up a call, as the end of "rank 1 gave it up (...)". Empty for other values.
+// The text for the resource that a rank lacked when it gave up a call, after "rank 1 gave it up (...)". May be empty.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -346,8 +346,8 @@ FailureAnalyzer::FurthestBehind FailureAnalyzer::furthest_behind(const std::vect
 // that this rank waits for, and whose process or connection has ended, comes first, and then the rank that is furthest
 // behind. Of several ranks that are equally far behind, ranks inside an earlier call may themselves wait for the
 // missing rank, so none is named. Ranks between two calls wait for no other rank, so one of them can be named.
-// Without shared memory, a rank that waits reports it soon. A single silent rank that this rank waits for comes before
-// one that only seems to be behind, because a rank that has finished without waiting is silent, too.
+// Over a network, a rank that waits reports it soon, but one that has finished without waiting reports nothing. So if
+// exactly one rank that this rank waits for is silent, it is named before ranks for which this rank does not wait.
 std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress& peers,
                                            const std::vector<std::uint32_t>& waited) const {
   const auto is_waited = [&](std::uint32_t peer) { return contains(waited, peer); };
@@ -355,7 +355,7 @@ std::int32_t FailureAnalyzer::missing_rank(const Call& call, const PeerProgress&
   std::erase_if(silent, [&](std::uint32_t peer) {
     const PeerStatus status = transport_.peer_status(peer);
     const bool waits = status.reported > status.left && status.reported >= status.entered;
-    const bool has_given_up = status.entered == status.left && failure_of(peer, status.left);  // it waited until then
+    const bool has_given_up = status.entered == status.left && failure_of(peer, status.left);  // it is not silent
     return peer == rank_ || !status.is_sent || waits || has_given_up || status.left >= call.tag.sequence;
   });
   const std::int32_t cause = silent.size() == 1 ? static_cast<std::int32_t>(silent.front()) : -1;

@@ -1,5 +1,6 @@
-// PlanExecution::Domain: runs the steps of one channel. Included only by plan_execution.cc, which has the functions for
-// steps with one chunk, and plan_runs.cc, which has those for steps with a run of several chunks (Step::run).
+// PlanExecution::Domain: runs the steps of one channel. Only the two files with its functions include this header:
+// plan_runs.cc has the functions for steps with a run of several chunks (Step::run), and plan_execution.cc has the
+// others.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +50,13 @@ class PlanExecution::Domain {
                                       .loss = connection.loss()};
   }
   std::size_t element_bytes() const { return plan_execution_.call_.element_bytes; }
+  // The first byte of the call's input or output, or of this rank's scratch memory.
+  std::byte* buffer_of(Space space) const {
+    const Call& call = plan_execution_.call_;
+    if (space == Space::kScratch) return plan_execution_.scratch_.data();
+    // Inputs are only read. The cast avoids a second code path for sources.
+    return space == Space::kInput ? const_cast<std::byte*>(call.input) : call.output;
+  }
   Extent extent(const Slice& slice, std::uint64_t tile) const {
     return slice.space == Space::kInput ? plan_execution_.layout_->input(tile, slice.chunk)
                                         : plan_execution_.layout_->output(tile, slice.chunk);
@@ -74,7 +82,7 @@ class PlanExecution::Domain {
   void post(const BoundPort& port, const SendMethod& send_method, const Step& step, std::uint64_t tile,
             std::uint64_t bytes);
 
-  // Steps with a run of several chunks.
+  // For steps with a run of several chunks: the memory of one chunk, and the length of the value in it.
   struct Place {
     std::byte* data = nullptr;
     std::uint64_t bytes = 0;

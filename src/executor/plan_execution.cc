@@ -1,4 +1,4 @@
-// PlanExecution: moves the bytes of each step of a plan. plan_runs.cc has the steps with a run of several chunks.
+// PlanExecution: moves the bytes of each step of a plan. plan_runs.cc does this for steps with a run of several chunks.
 #include "executor/plan_execution.h"
 
 #include <fmt/format.h>
@@ -35,14 +35,9 @@ std::span<std::byte> PlanExecution::Domain::place() {
 }
 
 std::byte* PlanExecution::Domain::address(const Slice& slice, std::uint64_t tile) const {
-  if (slice.space == Space::kScratch) {
-    return plan_execution_.scratch_.data() + slice.chunk * plan_execution_.layout_->max_chunk_count() * element_bytes();
-  }
-  const std::uint64_t offset = extent(slice, tile).offset * element_bytes();
-  // Inputs are only read. The cast avoids a second code path for sources.
-  return (slice.space == Space::kInput ? const_cast<std::byte*>(plan_execution_.call_.input)
-                                       : plan_execution_.call_.output) +
-         offset;
+  const std::uint64_t offset = slice.space == Space::kScratch ? slice.chunk * plan_execution_.layout_->max_chunk_count()
+                                                              : extent(slice, tile).offset;
+  return buffer_of(slice.space) + offset * element_bytes();
 }
 
 WindowRef PlanExecution::Domain::window(const Slice& slice, std::uint64_t tile) const {

@@ -56,7 +56,8 @@ class PlanExecution final : public CollectiveTask {
     Message over{};  // for kReplied: the received message that the value overwrites
   };
 
-  // Consecutive chunks of a step's run (Step::run) that also follow each other in memory.
+  // Consecutive chunks of a step's run (Step::run) that also follow each other without gaps in memory, both in the
+  // buffer that the step reads and in the one to which it stores. One call of the kernel handles all of them.
   struct RunPiece {
     std::byte* source = nullptr;  // null: the step has no local operand
     std::byte* sink = nullptr;    // null: the step has no sink
@@ -85,7 +86,7 @@ class PlanExecution final : public CollectiveTask {
   // The scratch chunks of the plan. Each has the length of the longest chunk.
   std::vector<std::byte> scratch_;
   std::vector<std::uint64_t> scratch_bytes_;  // indexed by scratch chunk: length in bytes of the value in it
-  std::vector<RunPiece> run_pieces_;          // the pieces of the current step's run
+  std::vector<RunPiece> run_pieces_;          // the pieces of the run of the current step, in their order
   std::vector<std::byte> sum_;                // intermediate result of a user's reduction
   std::optional<BadMessage> bad_;
 };

@@ -1,4 +1,5 @@
-// Runs the steps with a run of several chunks. All of their messages go through slots (plan/windows.h).
+// Runs the steps with a run of several chunks (Step::run). All of their messages go through slots (plan/windows.h). In
+// a message, the values of the chunks follow each other without gaps.
 #include <vector>
 
 #include "base/assert.h"
@@ -6,10 +7,11 @@
 
 namespace tutti {
 
-// Lists the pieces of the step's run in run_pieces_: chunks that follow each other in memory are one piece. Returns the
-// length of the whole run in bytes. Each chunk is as long as the local operand (bytes_of() has the rule). A run without
-// a local operand and without a sink in the output occurs only in plans whose blocks have one chunk, and only in calls
-// in which all blocks are equally long, so all of its chunks have the length of any chunk of the tile.
+// Divides the step's run into pieces and lists them in run_pieces_. Returns the length of the whole run in bytes.
+//
+// The length of each value is that of the local operand or, if there is none, that of the output chunk to which it is
+// stored. If there is neither, the plan has one chunk per block (the verifier demands this, check_structure()), and the
+// call is no v-variant. Then all chunks of a tile have the same length, that of chunk 0 of any block.
 std::uint64_t PlanExecution::Domain::list_pieces(const Step& step, std::uint64_t tile) {
   const BoundPlan& plan = plan_execution_.plan_;
   const std::uint32_t sources = space_chunks(plan.shape, plan.rank, step.source.space);
@@ -48,13 +50,11 @@ PlanExecution::Domain::Place PlanExecution::Domain::place_of(const Slice& chunk,
     return {.data = address(chunk, tile), .bytes = plan_execution_.scratch_bytes_[chunk.chunk]};
   }
   const Extent at = extent(chunk, tile);
-  const Call& call = plan_execution_.call_;
-  // Inputs are only read, as in address().
-  std::byte* const buffer = chunk.space == Space::kInput ? const_cast<std::byte*>(call.input) : call.output;
-  return {.data = buffer + at.offset * element, .bytes = at.count * element};
+  return {.data = buffer_of(chunk.space) + at.offset * element, .bytes = at.count * element};
 }
 
-// Runs the step. In its messages, the values are one after another.
+// Runs one step, as apply() does for steps with one chunk. If a received message does not have the length of the run,
+// or does not lie in a slot, it is reported as kCorrupt, and the step is not run.
 void PlanExecution::Domain::apply_run(const Channel& channel, const Step& step, std::uint64_t tile) {
   const std::uint64_t bytes = list_pieces(step, tile);
   TUTTI_ASSERT(bytes <= plan_execution_.call_.tag.tile_bytes, "a message of {} bytes", bytes);
@@ -76,8 +76,8 @@ void PlanExecution::Domain::apply_run(const Channel& channel, const Step& step, 
   }
 }
 
-// Combines the operands of one piece, which begins at `offset` in the messages, and writes the result to the sink and
-// to the slots of the sends.
+// Combines the operands of one piece, and writes the result to the sink and to the slots of the messages to send. In
+// all messages of the step, received and sent, the piece begins `offset` bytes after the beginning.
 void PlanExecution::Domain::combine_piece(const Channel& channel, const Step& step, const kernels::Reduction& how,
                                           const RunPiece& piece, std::uint64_t offset) {
   auto& sources = plan_execution_.sources_;

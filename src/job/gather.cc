@@ -28,7 +28,8 @@ Error after_failed_round(const Error& round, const Error& step) {
           fmt::format("{}; this rank waited for rank {}", round.message, step.rank)};
 }
 
-// Whether an error with this code says that another rank is at fault, or no rank.
+// Whether an error with this code means that this rank has no fault: it has lost another rank, has waited for one in
+// vain, or has ended its wait because the set-up has failed.
 bool is_about_another(ErrorCode code) {
   return code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost || code == ErrorCode::kAborted;
 }

@@ -32,7 +32,8 @@ class VerifiedPlanCache {
     std::uint32_t ranks;
     std::uint32_t root;
     std::vector<std::uint32_t> nodes;
-    std::uint32_t longest_run;  // an algorithm may have plans of two forms, which differ in this
+    // PlanShape::longest_run, in which the two forms of an algorithm's plans differ (Messages in algorithms.h)
+    std::uint32_t longest_run;
 
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
   };

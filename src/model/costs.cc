@@ -53,8 +53,8 @@ const MessageCost& Costs::cost_of(Level level) const {
 
 // Computes shares_. The channels of a call run copies of the plan. In copy k, the ranks of each machine are rotated by
 // k (Copies in link_loads.h), so the copies may send through different NICs. Only copy 0 is simulated, and it gets only
-// a part of a NIC's bandwidth: the number of messages that copy 0 sends through the NIC, divided by the number of
-// messages that all copies together send through it.
+// a part of a NIC's bandwidth: the number of chunks that copy 0 sends through the NIC, divided by the number of chunks
+// that all copies together send through it. (All chunks have the same length, so these are parts of the bytes.)
 void Costs::find_shares(const Network& network) {
   if (options_.channels == 1 || network.ports() == 0) return;
   std::vector<double> sent(programs_->ranks, 0);
@@ -116,13 +116,13 @@ Status Costs::find_messages(const Network& network) {
   return {};
 }
 
-// Groups the steps. Two steps take equally long at each place if they have the same number of operands and of chunks,
-// the same ProgramStep::copies, and messages of the same durations. If there are stragglers, the steps must also be
-// steps of the same class of ranks.
+// Groups the steps. Two steps take equally long at each place if they have the same number of operands, the same number
+// of chunks in their runs, the same ProgramStep::copies, and messages of the same durations. If there are stragglers,
+// the steps must also be steps of the same class of ranks.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  // Index into steps_ for steps with one chunk and at most one send. Their key fits into 64 bits (if the numbers of
-  // messages and classes are below 2^20), which is faster than a vector.
+  // Index into steps_ for steps with a run of one chunk and at most one send. Their key fits into 64 bits (if the
+  // numbers of messages and classes are below 2^20), which is faster than a vector.
   std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {

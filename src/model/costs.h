@@ -1,4 +1,4 @@
-// Costs: the duration of every step and every message of a plan on a network, if all chunks have one length
+// Costs: the duration of every step and every message of a plan on a network, if all chunks have the same length
 // (set_bytes()). The durations are the terms of the recurrences of docs/decisions/0016-cost-model.md, computed in
 // advance. simulate() creates a Costs, and its models (sweep, events, flows) read it. Used by one thread.
 //
@@ -33,10 +33,10 @@ struct CostOptions {
   std::map<std::uint32_t, double> factors{};
 };
 
-// Durations of the messages of a connection with one chunk, in microseconds, except gbytes_per_s. transfer_of() and
-// hold_of() give those of messages with more chunks. Each vector is indexed by the
-// place of the sender. A message on NVLink, PCIe or in memory is moved by the sender's channel. A message on the
-// network is moved by a port (a NIC), which serves its messages one after the other.
+// Durations of the messages of a connection, in microseconds, except gbytes_per_s. The vectors have the values of a
+// message with one chunk; transfer_of() and hold_of() compute those of a message with a run of chunks (Step::run). Each
+// vector is indexed by the place of the sender. A message on NVLink, PCIe or in memory is moved by the sender's
+// channel. A message on the network is moved by a port (a NIC), which serves its messages one after the other.
 struct MessageTimes {
   // time of the sender's channel for one message, without the time for its bytes
   std::vector<double> post;
@@ -53,15 +53,17 @@ struct MessageTimes {
   // from the receiver's step that frees a slot until the sender sees the credit for the slot; also the part of
   // `transfer` that does not depend on the number of bytes
   std::vector<double> latency;
-  // bandwidth of the message, in GB/s, if it does not share any link with other messages
+  // bandwidth of the message, in GB/s, if it does not share any link of its route (model/network.h) with other messages
   std::vector<double> gbytes_per_s;
 
-  // `transfer` and `hold` for a message with a run of `run` chunks. Each further chunk takes the time of its bytes, if
-  // a port moves them.
+  // `transfer` and `hold` of a message with `run` chunks. If a port moves the message, each chunk after the first one
+  // adds the time of its bytes. Otherwise both are the same as with one chunk, because the time of the bytes is part of
+  // the sender's step.
   double transfer_of(std::uint32_t run, std::size_t place) const { return transfer[place] + further(run, place); }
   double hold_of(std::uint32_t run, std::size_t place) const { return hold[place] + further(run, place); }
 
  private:
+  // the time at the port for the bytes of all chunks after the first one; 0 if no port moves the message
   double further(std::uint32_t run, std::size_t place) const { return (run - 1) * (transfer[place] - latency[place]); }
 };
 

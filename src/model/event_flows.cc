@@ -20,8 +20,9 @@ void EventRun::set_up_flows() {
     const bool by_port = costs_.uses_port(connection, fifo % places_);
     kinds[fifo].source = by_port ? tasks_.size() + network_.port(from) : sender(fifo);
   }
-  // Only copy 0 of the plan is simulated, so each link has only the part of its bandwidth that corresponds to the
-  // messages of copy 0 among those of all copies. A link that only connections without messages use has all of it.
+  // Only copy 0 of the plan is simulated. So it gets only a part of the bandwidth of each link of the network: the
+  // number of chunks that copy 0 sends over the link, divided by the number that all copies send over it. If no copy
+  // sends anything over the link, because its connections have no messages, copy 0 gets the whole bandwidth.
   flows_ = std::make_unique<Flows>(kinds, [&](std::uint64_t link) {
     const double all = inputs_.links->all[link];
     return network_.gbytes_per_s(link) * (all > 0 ? inputs_.links->first[link] / all : 1);

@@ -132,7 +132,7 @@ void EventRun::start(std::uint32_t task, double begin) {
 }
 
 // Called at the end of the step that sends the message. A message that uses a port departs as soon as the port is
-// free, any other message immediately.
+// free, any other message immediately. `run`: number of chunks that the message carries.
 void EventRun::send(std::uint32_t fifo, std::uint32_t run, double now) {
   const std::uint32_t connection = fifo / places_, place = fifo % places_;
   const std::uint64_t message = fifos_[fifo].sent++;

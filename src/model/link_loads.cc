@@ -1,4 +1,5 @@
-// Computes the route of every connection in every rotation of the plan, and counts the chunks of messages on each link.
+// Computes the route of every connection in every rotation of the plan, and counts the chunks that its messages carry
+// over each link.
 #include "model/link_loads.h"
 
 #include <algorithm>

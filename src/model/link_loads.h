@@ -1,4 +1,6 @@
-// Computes the bytes that one call sends over each link of a network. Pure functions, internal to this folder.
+// Computes the bytes that one call sends over each link of a network. A link is one direction of the connection between
+// two components, for example from a GPU to a switch, or from a NIC to its leaf switch (Network::name()). Pure
+// functions, internal to this folder.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +37,18 @@ struct Copies {
   }
 };
 
-// How many chunks of the messages of one tile cross each link, indexed by link (Network::links()): those of all copies
-// together, and those of copy 0 alone. Both vectors are empty if the network has no links, or if the plan has so many
-// connections (more than kMostRoutes routes, link_loads.cc) that computing all routes would take many seconds.
+// The number of chunks that the messages of one tile carry over each link, indexed by link (Network::links()). A
+// message with a run of n chunks counts n times. Both vectors are empty if the network has no links, or if the plan has
+// so many connections (more than kMostRoutes routes, link_loads.cc) that computing all routes would take many seconds.
 struct LinkCounts {
-  std::vector<double> all;
-  std::vector<double> first;
+  std::vector<double> all;    // the chunks of all copies together
+  std::vector<double> first;  // the chunks of copy 0
 };
 LinkCounts count_on_links(const Programs& programs, const Network& network, std::uint32_t copies);
 
 // Returns the links that are used most, at most kMostBusiest, the busiest first. Links without bytes are left out.
-// `bytes_per_chunk` is the bytes of one chunk of the plan in all tiles together, in one copy.
-// `time_us` is the duration of the call, for LinkLoad::utilisation. If `counts` is empty, the result is empty.
+// `bytes_per_chunk` is the length of a chunk, summed over all tiles of one copy (`counts` is for one tile). `time_us`
+// is the duration of the call, for LinkLoad::utilisation. If `counts` is empty, the result is empty.
 std::vector<LinkLoad> busiest_links(const LinkCounts& counts, const Network& network, double bytes_per_chunk,
                                     double time_us);
 

@@ -2,7 +2,8 @@
 // "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree". Values; may be used from any thread.
 //
 //   rule       collective [":" condition]... "=" algorithm ["/" chunk]        rules are separated by ";"
-//   chunk      the longest chunk, in bytes, with K or M: a multiple of 4K, not longer than a slot
+//   chunk      the length of the longest message, in bytes, with K or M: a multiple of 4K, not longer than a slot. (In
+//              most plans each message carries one chunk, so this is also the longest chunk.)
 //   condition  "A..B", "A..", "..B": the bytes of one block, A and B included, with K, M, G or T
 //              "ranks<=N", "ranks>=N", "ranks=N": the number of ranks of the communicator
 //              several conditions must all be true; without a condition, a rule fits all calls of the collective
@@ -31,7 +32,7 @@ struct Override {
   std::uint32_t max_ranks = UINT32_MAX;
   // one of algorithms_of(kind) after parse_overrides(), never kAuto
   Algorithm algorithm = Algorithm::kAuto;
-  // length of the longest message in bytes; 0: that of a slot
+  // The length of the longest message in bytes. 0: the rule has no "/ chunk", so it is the length of a slot.
   std::uint32_t chunk_bytes = 0;
 
   // True if the conditions of the rule are true for a call. `bytes` is the length of one block.
@@ -46,7 +47,7 @@ inline constexpr std::size_t kMostOverrideBytes = 1024;
 // limit on the number of rules
 inline constexpr std::size_t kMostOverrides = 64;
 
-// The longest chunk that a rule may have if the length of a slot is not known. It is the largest value of
+// The largest value of Override::chunk_bytes if the length of a slot is not known. It is the largest value of
 // TUTTI_SLOT_BYTES.
 inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{16} << 20;
 

@@ -64,8 +64,8 @@ struct MessageCost {
   bool operator==(const MessageCost&) const = default;
 };
 
-// One of the measured times from which `tutti tune` computed the parameters. Nothing is computed from a Measurement
-// later. It is stored so that people can check the parameters, and can see how noisy the machine was.
+// One of the measured times from which `tutti tune` computed the parameters. It is stored so that people can check the
+// parameters, and can see how noisy the machine was (noise_of() in model/fit.h). Predictions do not use it.
 struct Measurement {
   // name of the measurement, for example "memory.one_way" or "reduce"; model/fit.h lists the names
   std::string what{};

@@ -44,7 +44,7 @@ struct ProgramStep {
   // always has 1, because every step of a valid plan stores or sends.
   std::uint8_t copies = 0;
   std::uint8_t reserved[3] = {};
-  // number of chunks of the value and of each message (Step::run)
+  // Step::run: number of chunks that the step handles, and that each of its messages carries
   std::uint32_t run = 1;
 };
 static_assert(sizeof(ProgramStep) == 28);
@@ -78,7 +78,7 @@ struct ProgramConnection {
   std::uint32_t places = 0;
   // number of messages that one sender sends for one tile
   std::uint32_t per_tile = 0;
-  // number of chunks of these messages together
+  // number of chunks that these messages carry together
   std::uint32_t chunks_per_tile = 0;
 };
 
@@ -102,15 +102,16 @@ struct Programs {
   std::vector<ProgramConnection> connections;
   // indexed by mark: the thread of the step with this mark
   std::vector<std::uint32_t> mark_threads;
-  // Indexed by connection: the number of chunks of each message of a tile, in the order in which they are sent. Empty
-  // if all messages of the plan have one chunk.
+  // Indexed by connection, then by message of a tile, in the order in which they are sent: the number of chunks that
+  // the message carries. Empty if PlanShape::longest_run is 1, so that each message carries one chunk.
   std::vector<std::vector<std::uint32_t>> runs;
 
   // number of ranks of each class
   std::uint32_t places() const { return ranks / classes; }
   // number of messages that all ranks together send for one tile
   std::uint64_t messages_of_tile() const;
-  // number of chunks of message number `message` of a connection, counted from the first one of the call
+  // Number of chunks that a message of a connection carries. `message` counts the messages of one sender from the
+  // beginning of the call, from 0.
   std::uint32_t run_of(std::uint32_t connection, std::uint64_t message) const {
     return runs.empty() ? 1 : runs[connection][message % connections[connection].per_tile];
   }

@@ -153,7 +153,7 @@ void Sweep::apply(std::uint32_t thread, const ProgramStep& step, const std::vect
     const double* hold = message.hold.data();
     const double* transfer = message.transfer.data();
     const double* latency = message.latency.data();
-    const double further = step.run - 1;  // chunks after the first one; each takes the time of its bytes at the port
+    const double further = step.run - 1;  // number of chunks after the first one, as in MessageTimes::transfer_of()
     double* seen = arrival(c, sent_[c]++);
     for (std::size_t p = 0; p < places_; ++p) {
       const bool by_port = hold[p] != Costs::kNever;

@@ -55,9 +55,10 @@ struct SweepSize {
 Status check_size(const SweepSize& size, std::uint32_t slots);
 
 // Creates a sweep for rings: plans in which all ranks run one program, with one channel that receives from one
-// neighbour and sends to the other. It gives the same times as make_sweep() but is faster, because it works in blocks
-// of ranks and steps that stay in the processor's cache. Returns null if the plan is not a ring, if connections have
-// fewer than 2 slots, or if costs.places() is below kLeastPlaces (ring_sweep.cc), so that make_sweep() is fast enough.
+// neighbour and sends to the other, and in which each message carries one chunk. It gives the same times as
+// make_sweep() but is faster, because it works in blocks of ranks and steps that stay in the processor's cache. Returns
+// null if the plan is not a ring, if connections have fewer than 2 slots, or if costs.places() is below kLeastPlaces
+// (ring_sweep.cc), so that make_sweep() is fast enough.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
 // The tiles of one copy of the plan. A length of a chunk is an average, so it need not be a whole number.

@@ -102,10 +102,14 @@ double Tuner::crowd() const {
   return std::max(1.0, double{1} * network_.ranks_per_machine() / parameters_.cores);
 }
 
-// The time that the busiest rank's thread needs for its work without any waiting, or the cores of the busiest
-// machine for the work of its ranks, if that is longer. Every schedule takes at least this time. The simulator does
-// not include this bound, because it assumes that the channels of a rank run in parallel, like thread blocks of a
-// GPU.
+// The work of a rank is the time in which its thread runs steps: the fixed time of each step, adding and copying, and
+// writing messages (over sockets also reading them), but no waiting. On the host one thread runs all channels of a
+// rank in turn, so a call takes at least as long as the work of the rank with the most work. The cores of a machine
+// share the work of all its ranks, so a call also takes at least the sum of their work divided by the number of cores.
+// work_us() returns the longest of these times.
+//
+// by_messages() needs this bound, because the simulation can be shorter: it assumes that the channels of a rank run in
+// parallel, like thread blocks of a GPU.
 double Tuner::work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const {
   const std::uint32_t each = network_.ranks_per_machine();
   const std::uint64_t longest = std::max<std::uint64_t>(parameters.slot_bytes / 64 * 64, 64);

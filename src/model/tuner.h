@@ -38,7 +38,7 @@ enum class ExecutionMethod : std::uint8_t {
 struct Candidate {
   Algorithm algorithm = Algorithm::kAuto;
   ExecutionMethod way = ExecutionMethod::kByMessages;
-  // For kByMessages: the length of the longest message in bytes. 0: that of a slot.
+  // For kByMessages: the length of the longest message in bytes (Override::chunk_bytes). 0: that of a slot.
   std::uint64_t chunk_bytes = 0;
 
   bool operator==(const Candidate&) const = default;
@@ -96,8 +96,10 @@ class Tuner {
       : parameters_(std::move(parameters)), network_(std::move(network)), with_sockets_(with_sockets) {}
   // number of ranks of one machine for each of its cores, at least 1; 1 if the number of cores is unlimited
   double crowd() const;
-  // Both functions predict kByMessages. `parameters` are those of the tuner, except that slot_bytes is the length
-  // of the longest message. work_us() is the part of the time that the busiest rank or the cores need for their work.
+  // by_messages() predicts the time of a call whose method is kByMessages. work_us() returns a lower bound of that time
+  // in microseconds: the work of the busiest rank, or that of all ranks of a machine for each of its cores. `bytes` is
+  // the length of one block. `parameters` are those of the tuner, except that slot_bytes is the length of the longest
+  // message.
   Result<double> by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   double work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   // Predicts the methods other than kByMessages.

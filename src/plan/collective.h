@@ -61,16 +61,17 @@ inline Blocks output_blocks(const Collective& collective, std::uint32_t rank) {
 // Number of chunks of the whole input (or output) of `rank`, in one tile. 0 if the rank does not use that buffer.
 std::uint32_t input_chunks(const PlanShape& shape, std::uint32_t rank);
 std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
-// The same for any space. kScratch: PlanShape::scratch_chunks. kNone: 0.
+// The number of chunks of the input, of the output, or of the scratch memory of `rank`. 0 for kNone.
 std::uint32_t space_chunks(const PlanShape& shape, std::uint32_t rank, Space space);
-// The i-th chunk of the run that begins with `first` (Step::run). After the last of the `chunks` chunks of the buffer,
-// the run goes on with chunk 0. first.chunk < chunks and i < chunks.
+// Returns chunk i, counted from 0, of the run that begins with chunk `first` (Step::run). `chunks` is the number of
+// chunks of the buffer. After the last one, the run goes on with chunk 0. For example, the run of 3 chunks from chunk 2
+// of 4 on has the chunks 2, 3 and 0. first.chunk < chunks and i < chunks.
 inline Slice chunk_of_run(const Slice& first, std::uint32_t i, std::uint32_t chunks) {
   const std::uint32_t left = chunks - first.chunk;
   return {.space = first.space, .chunk = i < left ? first.chunk + i : i - left};
 }
-// Calls visit(slice) for each chunk of a run of `step` that begins with `first` (its source or its sink), in order.
-// Does nothing if there is no slice.
+// Calls visit(slice) for each chunk that a step of `rank` reads (`first` is Step::source) or stores to (`first` is
+// Step::sink), in the order of the run. Does nothing if the space of `first` is kNone.
 template <class Visit>
 void for_each_chunk(const PlanShape& shape, std::uint32_t rank, const Step& step, const Slice& first, Visit visit) {
   if (first.space == Space::kNone) return;

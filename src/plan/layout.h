@@ -30,7 +30,8 @@ struct Lengths {
 class Layout {
  public:
   // `rank` is the owner of the buffers. lengths.counts is empty or has one entry per rank. `max_message_bytes` is the
-  // length of the longest message; see Tiling for its range. longest_chunk_bytes() is the length of the longest chunk.
+  // length of the longest message: a multiple of 64, at most 2^36, and at least one element. No chunk is longer than
+  // longest_chunk_bytes() (tiling.h) of the plan's longest run.
   Layout(const PlanShape& shape, std::uint32_t rank, const Lengths& lengths, std::size_t element_bytes,
          std::size_t max_message_bytes);
 
@@ -43,7 +44,8 @@ class Layout {
   // buffer.
   Extent input(std::uint64_t tile, std::uint32_t chunk) const;
   Extent output(std::uint64_t tile, std::uint32_t chunk) const;
-  // Position and length, in its block, of chunk `chunk` of any block. Only if all blocks have the same length.
+  // Position and length of a chunk of a tile within its block. `chunk` is its number within the block. The same for all
+  // blocks, so it must not be called for v-variants. The length is 0 if the call has no data.
   Extent block_chunk(std::uint64_t tile, std::uint32_t chunk) const;
   // Position and length of a chunk in the output of `peer`, if that rank passes no displacements. (Displacements
   // of a peer are not known here.)

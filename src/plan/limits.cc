@@ -57,7 +57,8 @@ Status count(const Plan& plan, Sizes& sizes) {
         const bool local = step.source.space != Space::kNone;
         TUTTI_TRY(at_most("operands of a step", step.receive_count + (local ? 1u : 0u), PlanLimits::kOperands));
         TUTTI_TRY(at_most("sends of a step", step.send_count, PlanLimits::kOperands));
-        // A run costs as much as that many steps and messages of one chunk.
+        // The verifier handles each equation of a run like a step, and each value of a message like a message. So a
+        // step with a run of n chunks counts as n steps, and each of its messages as n messages.
         sizes.steps += step.run;
         listed += (std::uint64_t{step.receive_count} + step.send_count) * step.run;
       }

@@ -40,10 +40,11 @@ struct Collective {
 
 std::string_view to_string(Space space);
 
-// One chunk of one buffer (input, output or scratch) of the rank that runs the step. As source or sink of a step, it is
-// the first chunk of the step's run (Step::run). Space kNone stands for "no slice"; chunk is then 0. In an in-place
-// call, some chunks of input and output share memory (see output_alias() in collective.h). A plan must not read such a
-// chunk of kInput after it has written the chunk of kOutput with the same memory, because the input value is lost then.
+// One chunk of one buffer (input, output or scratch) of the rank that runs the step. If the step has a run of several
+// chunks (Step::run), its slices are the first chunks of the run. Space kNone stands for "no slice"; chunk is then 0.
+// In an in-place call, some chunks of input and output share memory (see output_alias() in collective.h). A plan must
+// not read such a chunk of kInput after it has written the chunk of kOutput with the same memory, because the input
+// value is lost then.
 struct Slice {
   Space space = Space::kNone;
   std::uint8_t reserved[3] = {};
@@ -53,11 +54,14 @@ struct Slice {
 };
 static_assert(sizeof(Slice) == 8 && alignof(Slice) == 4);
 
-// One equation (see the top of this file), or a run of them. A step with run = n stands for n equations. For i = 0 ..
-// n-1, equation i uses the chunk that is i chunks after `source` and the one that is i chunks after `sink`, and its
-// value is value i of each message, counted from 0. After the last chunk of a buffer, a run goes on with chunk 0
-// (chunk_of_run() in plan/collective.h). The equations of a step do not depend on each other: a chunk that one of them
-// stores to is not read by another one.
+// One equation (see the top of this file), or a run of equations on consecutive chunks.
+//
+// A step with run = n stands for n equations, and each message that it receives or sends carries n values. Equation i
+// (i = 0 .. n-1) uses the chunk that is i chunks after `source`, the one that is i chunks after `sink`, and value i of
+// each message. After the last chunk of a buffer, a run goes on with chunk 0 (chunk_of_run() in plan/collective.h). For
+// example, with run = 3, source in[2] and sink out[0], and 4 chunks in the input, the equations are out[0] = in[2],
+// out[1] = in[3] and out[2] = in[0]. The equations of a step must not depend on each other: none of them may store to a
+// chunk that another one reads, not even in an in-place call, in which an input chunk can be an output chunk, too.
 //
 // The operands are added in this order: the first `source_position` received values, then the local `source` (if there
 // is one), then the remaining received values. The step's connections are in Channel::lists, which contains indices
@@ -76,7 +80,7 @@ struct Step {
   // collectives that do not add.
   std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
-  std::uint32_t run = 1;  // number of chunks of the source, of the sink and of each message
+  std::uint32_t run = 1;  // number of equations: of chunks of the source and of the sink, and of values of each message
 
   bool operator==(const Step&) const = default;
 };
@@ -84,9 +88,10 @@ static_assert(sizeof(Step) == 32 && alignof(Step) == 4);
 
 enum class Direction : std::uint8_t { kReceive = 0, kSend = 1 };
 
-// One end of a connection, as seen by a channel of one rank. A connection is a directed FIFO of messages (a message is
-// what one step sends, with as many values as the run of the step has chunks), identified by (sending rank, receiving
-// rank, lane). Exactly one channel of the sending rank and one channel of the receiving rank use it.
+// One end of a connection, as seen by a channel of one rank. A connection is a directed FIFO of messages. It is
+// identified by (sending rank, receiving rank, lane). Exactly one channel of the sending rank and one channel of the
+// receiving rank use it. A message carries the values of one step: one value, or as many as the run of the step has
+// equations.
 struct Port {
   std::uint32_t peer = 0;
   std::uint16_t lane = 0;
@@ -153,7 +158,8 @@ struct PlanShape {
   // deadlock.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;  // number of lanes; Port::lane is 0 .. lanes - 1
-  // The largest Step::run of all ranks. This many chunks of a call must fit into one slot of a connection.
+  // The largest Step::run of all steps of all ranks. A message with this many values must fit into one slot of a
+  // connection, so chunks are at most about 1 / longest_run as long as a slot (longest_chunk_bytes() in tiling.h).
   std::uint32_t longest_run = 1;
   // False: a rank with an in-place call does not let peers access its buffers through windows (plan/windows.h). It
   // publishes nothing, because the plan may overwrite its input before every peer has read it. It does not let peers
@@ -197,7 +203,7 @@ class ChannelBuilder {
     StepBuilder& store(Space space, std::uint32_t chunk);
     StepBuilder& send(std::uint16_t port);
     StepBuilder& completes();
-    // Sets Step::run. The slices and ports of the step then stand for runs of this many chunks.
+    // Sets Step::run. May be called before or after the other functions.
     StepBuilder& run(std::uint32_t chunks);
 
    private:

@@ -53,12 +53,15 @@ class Tiling {
   Split last_;  // for the last tile
 };
 
-// Returns the maximum length of a chunk in bytes (`max_chunk_bytes` of the constructor) for a plan whose longest
-// messages have `longest_run` chunks, if a message may have `max_message_bytes` bytes. It is a multiple of 64, and an
-// element fits into it. If even one element, or 64 bytes, times longest_run is more than max_message_bytes, the
-// messages may be too long; see run_fits().
+// Returns the length that a chunk may have, in bytes (`max_chunk_bytes` of the constructor), so that a message with
+// `longest_run` chunks has at most `max_message_bytes` bytes. If longest_run is 1, it is max_message_bytes. Otherwise
+// it is max_message_bytes / longest_run, rounded down to a multiple of 64. But it is at least the length of one
+// element, rounded up to a multiple of 64, because a chunk cannot be shorter. With this minimum, messages can be longer
+// than max_message_bytes; run_fits() returns false then.
 std::size_t longest_chunk_bytes(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes);
-// Whether no message with `longest_run` chunks is longer than `max_message_bytes`, whatever the length of the call.
+// Whether a message with `longest_run` chunks of the length longest_chunk_bytes() has at most `max_message_bytes`
+// bytes. If so, calls of any length can be divided into tiles whose messages fit. If not, only short calls have
+// messages that fit.
 bool run_fits(std::size_t max_message_bytes, std::uint32_t longest_run, std::size_t element_bytes);
 
 }  // namespace tutti

@@ -12,8 +12,9 @@
 //   push     The receiver's step only stores this one value to its output (and perhaps forwards it). During its own
 //            step, the sender writes the value directly into the receiver's sink, after the receiver has entered the
 //            same call. The receiver then does not write, and forwards from its sink.
-//   slot     All other messages go through a slot of the connection, as all messages do without windows. Among them are
-//            the messages with a run of several chunks (Step::run).
+//   slot     All other messages go through a slot of the connection, as all messages do without windows. The messages
+//            of a step with a run of several chunks (Step::run) always do, because the chunks of a run need not follow
+//            each other in memory.
 //
 // In the enumeration Carrier, publish is kPublished, push is kDelivered, and slot is kSlot. (For kReplied see
 // replies.h.)

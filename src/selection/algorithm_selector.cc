@@ -214,7 +214,9 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     return decision;
   }
   if (!tuner_decides()) {
-    decision.reason = "all ranks share memory: a rule of thumb, measured on other machines, and not these predictions";
+    decision.reason =
+        "the rule of thumb, and not these predictions: all ranks share memory, where the rules were measured (on other "
+        "machines)";
     return decision;
   }
   const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {

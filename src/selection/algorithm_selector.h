@@ -66,7 +66,8 @@ inline constexpr std::size_t kMaxStoredPredictions = 1024;
 // The selected algorithm for a call.
 struct Selection {
   Algorithm algorithm = Algorithm::kAuto;
-  // The maximum size of a chunk. 0 means the size of a slot.
+  // The length of the longest message in bytes; with one chunk per message, also that of the longest chunk. 0: the
+  // length of a slot.
   std::uint32_t chunk_bytes = 0;
 
   bool operator==(const Selection&) const = default;
@@ -79,7 +80,7 @@ class AlgorithmSelector {
   enum class By : std::uint8_t { kRuleOfThumb, kOverride, kTuner };
   struct Decision {
     Algorithm algorithm = Algorithm::kDirect;
-    std::uint32_t chunk_bytes = 0;  // the maximum size of a chunk; 0 means the size of a slot
+    std::uint32_t chunk_bytes = 0;  // as Selection::chunk_bytes
     By by = By::kRuleOfThumb;
     Algorithm rule_of_thumb = Algorithm::kDirect;
     std::string reason{};                   // text for people: why this algorithm was selected
@@ -90,7 +91,7 @@ class AlgorithmSelector {
   // communicator's setting is used. The root does not affect the result. If the tuner decides, the first call for a
   // collective type and a power of two of bytes may run it, and later calls look the result up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
-  // Whether all ranks share memory.
+  // Whether all ranks are on one machine and share memory.
   bool shares_memory() const { return !tuner_decides(); }
   // Whether a rule of TUTTI_TUNE determines the algorithm of the call. Pure function.
   bool has_rule(const Collective& collective, const SelectionQuery& query) const {

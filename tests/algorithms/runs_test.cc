@@ -72,7 +72,7 @@ TEST_P(Runs, AreProvedForManyRanks) {
   }
 }
 
-// The messages of the busiest rank in the busier direction.
+// The largest number of messages that a rank sends, or that a rank receives, in one tile.
 std::uint64_t most_messages(const Plan& plan) {
   std::uint64_t most = 0;
   for (const RankPlan& rank : plan.ranks) {
@@ -88,9 +88,10 @@ std::uint64_t most_messages(const Plan& plan) {
   return most;
 }
 
-// A rank has one message in each round, and the root of a tree has one for each child. In halving and doubling, a core
-// rank with a helper exchanges 2 messages with it in the first round, and 1 in each round of the doubling and after the
-// halving.
+// A rank sends one message in each round, and the root of a binomial tree exchanges one with each child. In halving and
+// doubling, if the number of ranks is not a power of two, the busiest rank is a core rank with a helper. With log2 Q
+// rounds in each half, it sends 2 log2 Q messages to its partners. It also sends its helper one message with the result
+// of the halving, and one in each round of the doubling.
 TEST_P(Runs, NeedAsManyMessagesAsRounds) {
   for (const std::uint32_t ranks : {5u, 16u, 37u, 64u}) {
     const std::uint32_t halves = GetParam().kind == CollectiveKind::kAllReduce ? 2 : 1;
@@ -107,8 +108,8 @@ class RunsThatAdd : public Runs {};
 
 TEST_P(RunsThatAdd, AddInTheSameOrderAsMessagesOfOneChunk) {
   for_each_plan(20, Messages::kRuns, [&](const Plan& plan, std::uint32_t ranks) {
-    const Plan blocks = plan_of(GetParam(), ranks, plan.shape.collective.root, Messages::kOneChunk);
-    EXPECT_EQ(*addition_order(plan), *addition_order(blocks)) << ranks << " ranks";
+    const Plan one_chunk = plan_of(GetParam(), ranks, plan.shape.collective.root, Messages::kOneChunk);
+    EXPECT_EQ(*addition_order(plan), *addition_order(one_chunk)) << ranks << " ranks";
   });
 }
 
@@ -145,7 +146,7 @@ TEST(MessagesFor, AreRunsIfTheLongestBufferFitsIntoASlot) {
   EXPECT_EQ(of(CollectiveKind::kAllReduce, 8, kMostRunBytes + 1, 1 << 20), Messages::kOneChunk);
 }
 
-// In shared memory, a message with a long chunk is read where it is.
+// In shared memory, the receiver can read a long chunk in the sender's buffer, without a copy (plan/windows.h).
 TEST(MessagesFor, AreOneChunkIfItMayTravelWithoutACopy) {
   const auto of = [](CollectiveKind kind, std::uint64_t block_bytes) {
     return messages_for({.kind = kind, .ranks = 8}, block_bytes, {1 << 17, true});

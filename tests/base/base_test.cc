@@ -93,7 +93,7 @@ TEST(CallTag, NamesTheFirstArgumentThatDiffers) {
   differs([](CallTag& t) { t.op = 2; }, CallArgument::kOp, "operation max");
   differs([](CallTag& t) { t.algorithm = 3; }, CallArgument::kAlgorithm, "algorithm one_shot");
   differs([](CallTag& t) { t.tile_bytes = 128; }, CallArgument::kTileBytes,
-          "longest message (TUTTI_SLOT_BYTES, or one rank names the algorithm) 128");
+          "longest message 128 bytes (TUTTI_SLOT_BYTES differs, or only some ranks name the algorithm)");
   differs([](CallTag& t) { t.kind = 9; }, CallArgument::kCollective, "collective send_recv");
   differs([](CallTag& t) { t.type = kUserTag; }, CallArgument::kType, "a reduction of the caller's own");
   differs([](CallTag& t) { t.algorithm = static_cast<std::uint8_t>(Algorithm::kUser); }, CallArgument::kAlgorithm,

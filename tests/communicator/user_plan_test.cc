@@ -400,7 +400,7 @@ INSTANTIATE_TEST_SUITE_P(Fit, WrongPlans, testing::ValuesIn(plans_that_do_not_fi
 INSTANTIATE_TEST_SUITE_P(Descriptions, WrongPlans, testing::ValuesIn(wrong_descriptions()), kNameOf);
 INSTANTIATE_TEST_SUITE_P(Mistakes, WrongPlans, testing::ValuesIn(mistakes()), kNameOf);
 
-// The longest run is that of the plan, not the longest that was ever set.
+// PlanShape::longest_run is computed from the final steps. A longer run that was replaced does not count.
 TEST(PlanBuilder, ForgetsARunThatWasChanged) {
   const auto built = [](std::uint32_t first_run) {
     PlanBuilder plan({.ranks = 1, .chunks = 2});

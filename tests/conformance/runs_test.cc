@@ -1,5 +1,5 @@
-// Tests calls whose plans have messages with a run of chunks (Step::run): short calls by the built-in algorithms that
-// have such plans, and plans of the caller.
+// Tests calls with plans in which a message carries a run of several chunks (Step::run): short calls by the built-in
+// algorithms that have such plans, and calls with a caller's plan.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ class Runs : public testing::TestWithParam<JobConfiguration> {
   static Communicators world(std::int32_t size) { return make_configured_ranks(GetParam(), size); }
 };
 
-// With 13 ranks, runs go on with chunk 0, and the sets of ranks are not powers of two. The counts are such that chunks
-// are empty, are shorter than others, or are all equal.
+// With 13 ranks, some runs go around the end of a buffer, and no number of ranks is a power of two. With these counts,
+// some chunks are empty, some are shorter than others, or all are equally long.
 TEST_P(Runs, GiveTheResultsOfShortCallsOf13Ranks) {
   Communicators ranks = world(13);
   std::vector<Case> cases;
@@ -64,8 +64,8 @@ void add_and_count(const void* left, const void* right, void* result, std::size_
   ++*static_cast<std::atomic<int>*>(context);
 }
 
-// In the three rounds of halving, a rank of 8 adds 4, 2 and 1 chunks. In a short call each round is one message, whose
-// chunks are neighbours in memory, so they are added by one call of the reduction.
+// In the three rounds of the halving of 8 ranks, a rank adds 4, 2 and 1 chunks. In a short call each round is one
+// message, and its chunks follow each other in memory, so one call of the user's reduction adds all of them.
 TEST_P(Runs, AreUsedByShortCallsOnly) {
   Communicators ranks = world(8);
   std::atomic<int> calls = 0;
@@ -85,7 +85,8 @@ TEST_P(Runs, AreUsedByShortCallsOnly) {
   EXPECT_EQ(sum(100'000), 8 * 7) << "800,000 bytes do not fit into a slot, but their chunks do";
 }
 
-// An all_gather by rank 0, which sends all blocks to each rank in one message, from block 2 on.
+// An all_gather by way of rank 0: it receives all blocks, and sends them to each rank in one message. The run begins
+// with block 2, so after the last block it goes on with block 0.
 UserPlan star(std::uint32_t ranks) {
   PlanBuilder plan({.name = "star", .collective = CollectiveKind::kAllGather, .ranks = ranks});
   auto centre = plan.channel(0);
@@ -104,7 +105,7 @@ UserPlan star(std::uint32_t ranks) {
   return *built;
 }
 
-// Longer calls have several tiles, so that the blocks of a run are not neighbours in memory.
+// The longest call has several tiles. So the chunks of a run, one of each block, do not follow each other in memory.
 TEST_P(Runs, OfACallersPlanCarryCallsOfAnyLength) {
   Communicators ranks = world(5);
   const UserPlan plan = star(5);
@@ -147,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Runs, testing::ValuesIn(configurations()),
 INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, Runs, testing::ValuesIn(kChecksumConfigurations),
                          [](const auto& world) { return std::string(world.param.name); });
 
-// An element may be longer than a slot divided by the length of a run. The rule gives slots of one element.
+// An element may be longer than a slot divided by the length of a run. The rule of TUTTI_TUNE limits messages to 4 KiB,
+// the length of one element.
 TEST(UserRuns, CarryLongElements) {
   struct Element {
     std::int64_t numbers[512];

@@ -64,13 +64,15 @@ struct WaitsForRank1 final : CollectiveTask {
   std::optional<BadMessage> none;
 };
 
-// What rank 1 does in call 2.
-enum class Rank1 : std::uint8_t { kIsStopped, kWaits, kIsStoppedBeforeIt };
+enum class Rank1 : std::uint8_t {
+  kIsStopped,          // it has sent a message of call 2, and was stopped before it reported anything
+  kWaits,              // it has sent a message of call 2, and has reported that it waits in call 2
+  kIsStoppedBeforeIt,  // it has reported that it waited in call 1, and that it has left it; then it was stopped
+};
 
-// Rank 0 is in call 2 of three ranks over TCP, and waits for rank 1. The last message of rank 2 was one of call 1:
-// either it has not entered call 2, or it has finished it without waiting, and has reported nothing. Rank 1 has sent a
-// message of call 2; or it has waited in call 1, so that it has reported that it was inside, and that it left. Returns
-// the rank that rank 0 names after its timeout.
+// Three ranks make calls over TCP. Rank 0 is in call 2 and waits for rank 1. The last message of rank 2 belonged to
+// call 1. So either rank 2 has not entered call 2, or it has finished call 2 without waiting, and has reported nothing.
+// Returns the rank that rank 0 names after its timeout.
 std::int32_t rank_that_is_named(Rank1 rank_1) {
   tcp_test::TestJob job(3);
   for (const std::uint32_t peer : {1U, 2U}) {

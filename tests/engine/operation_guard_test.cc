@@ -49,7 +49,8 @@ class FakeGuard final : public OperationGuard {
   std::vector<Error> errors_;
 };
 
-// A stream in which all work before the call has ended, so that the call can start at once.
+// The start condition of a call in a stream. All work in the stream before the call has ended, so the call can start at
+// once.
 class FakeStream final : public StartCondition {
  public:
   explicit FakeStream(const FakeGuard& guard) : guard_(guard) {}

@@ -162,7 +162,8 @@ TEST(SetUp, AnErrorThatNamesAnotherRankIsNoFaultOfThisRank) {
   EXPECT_EQ(sent, "?2|no memory");
   const Error lost = round(ErrorCode::kDevice, 2, "+");
   EXPECT_EQ(lost, (Error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, 2, "no memory"}));
-  EXPECT_EQ(round(ErrorCode::kTimeout, 2, "+").code, ErrorCode::kTimeout) << "it means already that a rank is late";
+  EXPECT_EQ(round(ErrorCode::kTimeout, 2, "+").code, ErrorCode::kTimeout)
+      << "kTimeout already means that another rank is at fault, so it stays";
   for (const std::int32_t own : {-1, 0}) {
     EXPECT_EQ(round(ErrorCode::kDevice, own, "!no GPU").code, ErrorCode::kDevice);
     EXPECT_EQ(sent, "!no memory");

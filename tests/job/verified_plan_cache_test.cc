@@ -30,7 +30,8 @@ TEST(VerifiedPlanCache, ProvesAgainIfAProofWasCutOff) {
   EXPECT_FALSE(cache.prove(idle).ok()) << "the result of a proof is kept";
 }
 
-// Both forms of a plan are proved (Messages in algorithms/algorithms.h). Here the form with runs is broken.
+// The cache must not take the proof of one form of an algorithm's plan for that of the other form (Messages in
+// algorithms/algorithms.h). Here the form with runs is broken.
 TEST(VerifiedPlanCache, ProvesEachFormOfAnAlgorithm) {
   const Collective collective{.kind = CollectiveKind::kAllReduce, .ranks = 4};
   const Generator one_chunk = *find_generator(collective, Algorithm::kCirculant, Messages::kOneChunk);

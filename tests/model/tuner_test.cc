@@ -51,7 +51,8 @@ TEST(Tuner, FewRoundsWinShortCallsAndFewBytesLongOnes) {
   EXPECT_EQ(lengthy.front().candidate.algorithm, Algorithm::kRing) << "1.75 of the bytes against 3 times";
 }
 
-// 8 ranks on two cores, over sockets: each rank writes, and reads, 7/8 of the message twice.
+// 8 ranks on two cores, over sockets. A circulant all_reduce has two halves, and in each a rank writes 7/8 of the data
+// to sockets. The prediction must count the bytes of all chunks of a message, and not only those of one.
 TEST(Tuner, CountsTheWorkOfAllChunksOfAMessage) {
   Parameters p = plain_parameters();
   p.cores = 2;

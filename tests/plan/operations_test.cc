@@ -23,7 +23,7 @@ struct Given {
   Algorithm algorithm = Algorithm::kRing;
   std::uint32_t ranks = 1;
   std::vector<std::uint32_t> nodes{};
-  bool runs = false;  // the form with runs of chunks
+  bool runs = false;  // the form of the plan in which messages carry runs of chunks (Messages::kRuns)
 };
 
 Plan plan_of(const Given& given) {
@@ -128,7 +128,8 @@ TEST(Operations, CarryTheAlgorithmsBytesExactly) {
     EXPECT_EQ(sent({.algorithm = Algorithm::kCirculant, .ranks = 7, .runs = true}), 2 * 6 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kHalvingDoubling, .ranks = 8, .runs = true}), 2 * 7 * bytes);
     EXPECT_EQ(sent({CollectiveKind::kGather, Algorithm::kBinomial, 8, {}, true}), 12 * bytes)
-        << "block v is in as many messages as the number v has bits that are 1";
+        << "the block of rank v is in one message for each bit of v that is 1, and the numbers 0 .. 7 have 12 such "
+           "bits";
     EXPECT_EQ(sent({.algorithm = Algorithm::kRecursiveDoubling, .ranks = 8}), 8 * 3 * bytes);
     EXPECT_EQ(sent({.algorithm = Algorithm::kHierarchical, .ranks = 6, .nodes = {0, 0, 1, 1, 2, 2}}),
               2 * 3 * bytes + 2 * 2 * bytes)

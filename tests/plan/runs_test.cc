@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-// A correct all_gather of 4 ranks by rank 0: rank 0 receives the other blocks, each in a message of its own, and sends
-// all blocks to each rank in one message, from block 2 on, so that the run goes on with block 0.
+// A correct all_gather of 4 ranks by way of rank 0. It receives the other blocks, each in a message of its own, and
+// sends all blocks to each rank in one message. The run begins with block 2, so after block 3 it goes on with block 0.
 Plan star() {
   Plan plan;
   plan.shape.collective = {.kind = CollectiveKind::kAllGather, .ranks = 4};
@@ -84,7 +84,7 @@ TEST(Run, IsAtMostTheChunksOfItsBuffer) {
   EXPECT_NE(fault_of(plan).find("source is a run of 5 chunks, but there are 4"), std::string::npos) << fault_of(plan);
 }
 
-// A copy within scratch by which chunk 1 would be overwritten before it is read.
+// A copy within scratch memory: the first equation stores to chunk 1, which the second one reads.
 TEST(Run, MustNotStoreToWhatItReads) {
   Plan plan;
   plan.shape.chunks = 2;
@@ -114,7 +114,8 @@ TEST(Run, MustNotStoreToAnInputThatItReads) {
       << fault_of(plan);
 }
 
-// The chunks of a tile differ in length, so the lengths in a received run must follow from a slice of the rank.
+// With two chunks per block, the chunks of a tile can differ in length. A message does not say how long its values are,
+// so the executor must find their lengths by a slice of the input or output.
 TEST(Run, OfUnknownLengthsNeedsBlocksOfOneChunk) {
   Plan plan;
   plan.shape.collective = {.kind = CollectiveKind::kBroadcast, .ranks = 2};
@@ -132,7 +133,8 @@ TEST(Run, OfUnknownLengthsNeedsBlocksOfOneChunk) {
       << fault_of(plan);
 }
 
-// One rank with two channels, which share only the second chunk of a run.
+// One rank with two channels. The first one stores a run of two chunks to scratch memory, and the second one reads the
+// second chunk of them.
 Plan two_channels(bool waits_for_value, bool waits_for_read) {
   Plan plan;
   plan.shape.chunks = 2;

@@ -50,8 +50,7 @@ TEST(Svg, DrawsEveryStepAndEveryMessage) {
   }
 }
 
-// Includes 5 ranks on 2 machines with 2 and 3 ranks.
-// In the last round, rank 3 sends the blocks 3 and 0.
+// In the last round, rank 2 sends the blocks 2 and 3, and rank 3 the blocks 3 and 0.
 TEST(Svg, LabelsARunWithItsFirstAndLastBlock) {
   const Plan plan = build_plan(
       *find_generator({.kind = CollectiveKind::kAllGather, .ranks = 4}, Algorithm::kCirculant, Messages::kRuns));
@@ -60,6 +59,7 @@ TEST(Svg, LabelsARunWithItsFirstAndLastBlock) {
   EXPECT_THAT(*svg, testing::AllOf(HasSubstr(">2..3<"), HasSubstr(">3..0<")));
 }
 
+// Includes 5 ranks on 2 machines with 2 and 3 ranks.
 TEST(Svg, DrawsEveryAlgorithmOfEveryCollective) {
   const std::vector<std::vector<std::uint32_t>> shapes = {{0, 0, 0, 0}, {0, 0, 1, 1}, {0, 0, 0, 0, 0}, {0, 0, 1, 1, 1}};
   std::size_t drawn = 0;

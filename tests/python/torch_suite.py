@@ -65,7 +65,7 @@ def _put_in_gloos_place() -> None:
 
 
 def _load() -> Any:
-    """Returns the test case. The processes of a test are forked, so that only this one has to import torch."""
+    """Returns the test case. The processes of a test are forked from this one, so they need not import torch again."""
     if os.environ["SUITE_WAY"] != "gloo":
         import tutti.torch  # noqa: F401
     if os.environ["SUITE_WAY"] == "as-gloo":

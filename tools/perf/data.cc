@@ -16,7 +16,7 @@ constexpr int kMaxFactors = 8;
 // Largest magnitude of a factor of kPreMulSum for floating-point types.
 constexpr std::int32_t kMaxScale = 3;
 
-// A hash of the value: one step of the generator SplitMix64 (mix_bits.h).
+// A hash of the value: one step of the random-number generator SplitMix64 (base/mix_bits.h).
 constexpr std::uint64_t mix(std::uint64_t value) { return mix_bits(value + 0x9e3779b97f4a7c15u); }
 
 // Returns the largest number b such that the floating-point type represents all integers from 0 to 2^b exactly. For

@@ -147,7 +147,8 @@ int run_plan(const PlanOptions& options) {
   const Algorithm algorithm = *parse_algorithm(options.algorithm);
   if (options.runs && !has_runs(kind, algorithm)) {
     return report_usage("plan",
-                        fmt::format("{} {} has no form with runs (--runs)", options.collective, options.algorithm));
+                        fmt::format("{} {} has no form with runs (--runs): each of its messages carries one chunk",
+                                    options.collective, options.algorithm));
   }
   const Result<Generator> generator = find_generator({.kind = kind,
                                                       .ranks = options.ranks,
@@ -220,7 +221,8 @@ void add_plan_command(CLI::App& app, int& exit_code) {
   command->add_option("--root", options->root, "Root rank of a rooted collective; default 0");
   command->add_option("--nodes", options->nodes, "Number of machines, each with an equal group of consecutive ranks");
   command->add_flag("--runs", options->runs,
-                    "The form for short calls, in which a message carries a run of chunks, see docs/algorithms.md");
+                    "The form of the plan for short calls, in which a message carries a run of several chunks, see "
+                    "docs/algorithms.md; default: the form in which each message carries one chunk");
   CLI::Option* rank = command->add_option("--rank", options->rank, "Print only the steps of this rank");
   command->add_flag("--quiet", options->quiet, "Print only the result of the proof, and no steps")->excludes(rank);
   command->add_option("--svg", options->svg_path, "Draw the plan into this file");

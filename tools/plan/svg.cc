@@ -23,7 +23,8 @@ namespace {
 
 // ---- Schedule: computes when each step runs. A domain of advance() (plan/evaluate.h) with times as values. ----
 
-// One step of one channel of one rank, and the values that it sends or stores.
+// One step of one channel of one rank, and the values that it sends or stores: one for each chunk of its run
+// (Step::run). The first value determines the colour of the box.
 struct Box {
   struct Value {
     // number of the datum that the value belongs to (plan/collective.h)
@@ -36,7 +37,7 @@ struct Box {
   std::uint32_t rank = 0;
   std::uint32_t channel = 0;
   std::uint32_t time = 0;
-  std::vector<Value> values{};  // one for each chunk of the step's run (Step::run)
+  std::vector<Value> values{};  // at least one
   bool adds = false;
   bool completes = false;
   // the step stores the value in the output
@@ -75,6 +76,7 @@ class Schedule {
     return queues_[end.direction == Direction::kSend ? Key{rank_, end.peer, end.lane} : Key{end.peer, rank_, end.lane}];
   }
 
+  // The value that the current rank has in a chunk of its input, output or scratch memory.
   Box::Value value_of(const Slice& chunk);
 
   const Plan& plan_;
@@ -387,7 +389,8 @@ std::string Drawing::label_of(const Box::Value& value) const {
   return fmt::format("{}", by_rank_ ? value.contributor : value.chunk);
 }
 
-// The label of a box: that of its value, or those of the first and the last one of a run.
+// The label of a box: the label of its value or, if the step has a run, those of the first and of the last value, for
+// example "2..3". A sign in front shows that the step adds.
 std::string Drawing::label_of(const Box& box) const {
   const char* const sign = by_rank_ ? "" : box.completes ? "\u03a3" : box.adds ? "+" : "";
   const std::string first = label_of(box.values.front());

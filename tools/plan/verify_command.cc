@@ -121,7 +121,7 @@ struct Outcome {
 // Estimated time of all proofs for one number of ranks, in arbitrary units, for the progress bar.
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
-// One algorithm of one collective, in one of its forms.
+// One algorithm of one collective, with its plans of one form (Messages in algorithms.h).
 struct Subject {
   CollectiveKind kind;
   Algorithm algorithm;
@@ -237,7 +237,7 @@ void for_each_plan(const Subject& subject, std::uint32_t ranks, ProgressBar& bar
         fmt::print("skipped: {}\n", generator.error().message);
         return;
       }
-      // With few ranks, both forms of a plan are the same.
+      // With few ranks, both forms of a plan are the same, and this one was already visited in the form kOneChunk.
       if (subject.messages == Messages::kRuns && generator->shape.longest_run == 1) return;
       if (const std::string why = ranks > kFullRanks ? too_large(*generator, outcome) : ""; !why.empty()) {
         ++outcome.skipped;

@@ -18,8 +18,9 @@ namespace tutti::tool {
 // algorithm in `what`. When the simulation has ended, it is called once without a part. It may be empty.
 using SimProgress = std::function<void(std::optional<double> part, std::string_view what)>;
 
-// The form of the plans that the library would use for this task: the GPUs of one machine run only plans with messages
-// of one chunk, and all other plans run on the host (messages_for()).
+// The form of the plans that the library would use for this task. If the ranks are GPUs of one machine, these carry out
+// the call, and GPUs run only plans of the form kOneChunk. Otherwise the host carries out the call, or the part between
+// the machines of a long one, and messages_for() returns the form.
 Messages messages_of(const SimTask& task);
 
 // Runs the task. With --model auto, all rows are simulated by the same model if possible, so that they can be

@@ -270,14 +270,16 @@ std::string summary(const Parameters& p) {
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
 }
 
-// Warns on standard error if the machine was busy with something else during the measurements.
+// Warns on standard error if the measured times vary so much (noise_of()) that other work must have disturbed them.
 void warn_of_noise(const Parameters& parameters) {
   const double noise = noise_of(parameters.measured);
   if (noise < kMuchNoise) return;
-  fmt::print(stderr,
-             "tutti tune: the machine was busy: in half of the {} measurements a sample took {:.1f} times the median "
-             "or more. These costs may be wrong. Measure again when nothing else runs.\n",
-             parameters.measured.size(), noise);
+  fmt::print(
+      stderr,
+      "tutti tune: the machine was busy: in at least half of the {} measurements, the slowest sample took {:.1f} "
+      "times as long as the median sample, or longer. These costs may be wrong. Measure again when nothing else "
+      "runs.\n",
+      parameters.measured.size(), noise);
 }
 
 // Checks that the folder of `tune_file` (TUTTI_TUNE_FILE) exists. The command does not create a folder that the user

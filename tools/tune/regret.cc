@@ -259,7 +259,7 @@ std::string to_text(const Regret& regret) {
                       regret.points.size(), regret.median, regret.worst, regret.least_median, regret.least_worst);
   text +=
       "us: the median time of a call. regret: the time of the chosen algorithm divided by that of the best one.\n"
-      "least: the same with the quickest sample of each instead of its median; other work disturbs it less.\n";
+      "least: the same with the quickest sample of each algorithm, which other work on the machine disturbs less.\n";
   return text;
 }
 

@@ -171,7 +171,8 @@ class SimEnvironment {
   std::function<void(std::uint32_t, std::uint32_t)> reset_;
   std::unique_ptr<Network> network_;
 
-  // During run(), only the rank that has the turn may use these members, except for Rank::turn.
+  // During run(), only the rank that has the turn may use the data members of this class. The exception is Rank::turn,
+  // on which the other ranks wait.
   std::deque<Rank> ranks_;
 };
 

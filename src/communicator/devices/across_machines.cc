@@ -326,8 +326,8 @@ class AcrossMachines final : public DeviceSide {
     if (!can_run_parts(devices)) {
       static_cast<void>(devices.suspend());
       return agree_on(Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
-                            "the GPUs of this machine have too little left to carry out long calls: see the warning of "
-                            "its first rank"});
+                            "the GPUs of this machine cannot run parts of calls any more, most probably because other "
+                            "communicators use their thread blocks or their memory: destroy some of these"});
     }
     Status agreed = agree_on({});
     if (!agreed.ok()) static_cast<void>(devices.suspend());

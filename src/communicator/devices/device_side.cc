@@ -19,8 +19,8 @@ GpuUse DeviceSide::gpu_use() const {
   return executor->is_on_one_gpu() ? GpuUse::kOneGpu : GpuUse::kSeveralGpus;
 }
 
-// A rank that has failed takes part in the rounds, too, and sends its error. Otherwise the other ranks would wait until
-// the timeout.
+// If a step of the registration fails on this rank, the rank still takes part in the remaining rounds and sends its
+// error to the other ranks. Otherwise these would wait until the timeout.
 Result<std::unique_ptr<MemoryImpl>> DeviceSide::register_memory(void* data, std::size_t bytes) {
   const std::shared_ptr<DeviceExecutor> executor = this->executor();
   if (executor == nullptr) {

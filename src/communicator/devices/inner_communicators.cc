@@ -139,7 +139,7 @@ class InnerMaker {
   }
 
   // Whether another rank of this process has the same GPU. If so, the parts would have to wait for that rank. It can be
-  // a rank of another machine, because users can divide one machine into several.
+  // a rank of another machine, because TUTTI_NODE_ID can divide one machine into several.
   bool shares_device() const { return outer_.process_ranks->share_device(); }
 
   // A round of all ranks. Returns whether all of them are able to go on.

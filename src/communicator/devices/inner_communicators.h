@@ -24,8 +24,10 @@ struct InnerCommunicators {
   std::vector<std::uint32_t> rail_ranks;
 };
 
-// Whether the GPUs of the machine carry out calls, and each call as a whole. If they are so occupied that they need
-// several rounds for a call, they cannot run long parts. The same on all ranks of the machine.
+// Whether the GPUs of the machine can run the parts of calls that AcrossMachines gives them. They must carry out calls,
+// each rank must have a GPU of its own, and a call must be one launch on each GPU. (If a GPU has too few free thread
+// blocks, calls are divided into rounds of launches, and calls with too many rounds are left to the host. So long parts
+// could not run.) `machine`: the DeviceSide of the communicator of the machine's ranks. The same on all of them.
 bool can_run_parts(const DeviceSide& machine);
 
 // Translates the rank of an error, which is one of an inner communicator. `ranks`: that communicator's ranks in the

@@ -54,7 +54,9 @@ class LocalDevices final : public DeviceSide {
                                              Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
                                              std::int64_t timeout_ns) override {
     const std::shared_ptr<DeviceExecutor> executor = this->executor();
-    TUTTI_ASSERT(executor != nullptr);  // suspend() needs the mutex that the caller has held since takes()
+    // takes() has found an executor. suspend() cannot have removed it since then, because replace() needs the
+    // submission mutex, which the caller holds.
+    TUTTI_ASSERT(executor != nullptr);
     auto generator = PlanTable::generator_for(checked.collective, algorithm, Messages::kOneChunk, chosen);
     if (!generator) return generator.error();
     const std::uint32_t digest = chosen == nullptr ? 0 : chosen->plan.digest();
@@ -78,7 +80,7 @@ class LocalDevices final : public DeviceSide {
   Result<std::shared_ptr<Operation>> prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
                                              const CallOptions& options, std::int64_t timeout_ns) override {
     const std::shared_ptr<DeviceExecutor> executor = this->executor();
-    TUTTI_ASSERT(executor != nullptr);  // suspend() needs the mutex that the caller has held since takes()
+    TUTTI_ASSERT(executor != nullptr);  // as in the function above
     const CallTag tag = exchange.tag();
     std::uint64_t sent = 0;
     std::uint64_t received = 0;

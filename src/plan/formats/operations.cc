@@ -39,8 +39,8 @@ class Lengths1Tile {
     }
   }
 
-  // Returns the length in elements of the value of each step. Returns nothing if some step can never run, because it
-  // waits for a message that is never sent or for a step that never runs.
+  // Returns the length in elements of the values of each step (one for each chunk of its run). Returns nothing if some
+  // step can never run, because it waits for a message that is never sent or for a step that never runs.
   std::optional<ByStep> run() && {
     for (bool ran = true; ran;) {
       ran = false;
@@ -84,8 +84,9 @@ class Lengths1Tile {
   }
 
  private:
-  using Message = std::vector<std::uint64_t>;  // the length of each chunk of its run
+  using Message = std::vector<std::uint64_t>;  // the length of each value that the message carries
 
+  // Chunk i of the run that begins with `first`. If there is no slice, returns `first`.
   Slice nth(const Slice& first, std::uint32_t i) const {
     if (first.space == Space::kNone) return first;
     return chunk_of_run(first, i, space_chunks(plan_.shape, rank_, first.space));

@@ -30,7 +30,7 @@ struct Operation {
   OperationKind kind = OperationKind::kStep;
   std::uint32_t peer = 0;       // the other rank of a kSend or kReceive; 0 for kStep
   std::uint32_t tag = 0;        // different for every message from the same sender to the same receiver; 0 for kStep
-  std::uint64_t bytes = 0;      // length of the message, or of the step's value, in bytes
+  std::uint64_t bytes = 0;      // length in bytes of the message, or of the values of the step (one for each chunk)
   std::uint32_t additions = 0;  // for kStep: number of additions (operands - 1); otherwise 0
   // Operations of the same rank that must end before this one starts, as indices into the rank's list. An
   // operation of another channel can be later in the list than this one.
@@ -42,7 +42,7 @@ struct Operation {
 struct CallSize {
   std::uint64_t count = 0;  // number of elements of every block (plan/collective.h)
   std::size_t element_bytes = 4;
-  std::size_t max_message_bytes = 512 * 1024;
+  std::size_t max_message_bytes = 512 * 1024;  // length of the longest message; see Layout
 };
 
 class CallOperations {
@@ -57,7 +57,8 @@ class CallOperations {
   std::vector<Operation> of_rank(std::uint32_t rank) const;
 
  private:
-  // Number of elements of a step's value. Element 0: in every tile except the last one. Element 1: in the last tile.
+  // Number of elements of the values of a step. Element 0: in every tile except the last one. Element 1: in the last
+  // tile.
   using StepLengths = std::array<std::uint64_t, 2>;
 
   CallOperations(const Plan& plan, const CallSize& size) : plan_(&plan), size_(size) {}
@@ -67,7 +68,7 @@ class CallOperations {
   CallSize size_;
   std::uint64_t tiles_ = 1;
   std::uint64_t count_ = 0;
-  // lengths of the steps' values, indexed by rank, channel, step
+  // indexed by rank, channel, step
   std::vector<std::vector<std::vector<StepLengths>>> lengths_;
 };
 

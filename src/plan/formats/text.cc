@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// A run of n chunks from chunk c on is "in[c + n]".
+// For example "in[3]" or, for a run of 4 chunks from chunk 3 on, "in[3 + 4]".
 std::string slice_text(const Slice& slice, std::uint32_t run) {
   if (run == 1) return fmt::format("{}[{}]", to_string(slice.space), slice.chunk);
   return fmt::format("{}[{} + {}]", to_string(slice.space), slice.chunk, run);

@@ -9,7 +9,8 @@ namespace tutti {
 
 // Returns the text of a step. For example, "out[1] = recv(1) + in[1] ; send 3": the message from rank 1, plus in[1], is
 // stored to out[1] and sent to rank 3. A lane other than 0 follows its peer: "recv(1/2)" receives from rank 1 on lane
-// 2. A step with Step::completes is marked "(complete)". A run of 4 chunks from chunk 2 on is "out[2 + 4]".
+// 2. A step with Step::completes is marked "(complete)". A slice of a step with a run has two numbers: "out[2 + 4]" is
+// the run of 4 chunks from chunk 2 on. If such a step has no slice, the text has the number of chunks: "(4 chunks)".
 std::string to_text(const Channel& channel, const Step& step);
 
 // Returns one line for each step of one rank, of the form "rank 2 channel 0: 3: ..." for step 3. If the step waits for

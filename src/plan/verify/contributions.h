@@ -2,11 +2,12 @@
 // contributions it contains (see datum in plan/collective.h). Internal to this folder.
 //
 // Most values of a sensible plan are sums over consecutive ranks, in rank order, perhaps wrapping around from the last
-// rank to the first. Such a sum is called an *arc*, and is stored as two numbers, the first rank and the number of
-// ranks. For any other sum, the set of ranks is stored in a pool as a list of intervals. The order of the additions of
-// such a sum is recorded only in Value::expression. Equal sets are stored once (except after a collision of hashes),
-// and the results of recent unions are cached, because a plan of thousands of ranks and millions of sums has far fewer
-// different sets. The pool has no fixed limit: it grows with the number of different sets.
+// rank to the first. Such a sum is called an *arc* (of the circle of ranks), and is stored as two numbers, the first
+// rank and the number of ranks. For any other sum, the set of ranks is stored in a pool as a list of intervals. The
+// order of the additions of such a sum is recorded only in Value::expression. Equal sets are stored once (except after
+// a collision of hashes), and the results of recent unions are cached, because a plan of thousands of ranks and
+// millions of sums has far fewer different sets. The pool has no fixed limit: it grows with the number of different
+// sets.
 #pragma once
 
 #include <cstdint>

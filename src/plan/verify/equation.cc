@@ -94,7 +94,7 @@ bool Run::add_operand(const Step& step, const Value& operand, std::uint32_t inde
   return fault.empty();
 }
 
-std::optional<Value> Run::evaluate(const Channel& channel, const Step& step, std::uint32_t i_of_run) {
+std::optional<Value> Run::evaluate(const Channel& channel, const Step& step, std::uint32_t equation) {
   const std::span<const std::uint16_t> receives = channel.receives(step);
   const bool local = step.source.space != Space::kNone;
   const std::uint32_t operands = step.receive_count + (local ? 1u : 0u);
@@ -105,10 +105,10 @@ std::optional<Value> Run::evaluate(const Channel& channel, const Step& step, std
   for (std::uint32_t i = 0, r = 0; i < operands; ++i) {
     std::optional<Value> operand;
     if (local && i == step.source_position) {
-      operand = load(step, nth(step.source, i_of_run));
+      operand = load(step, nth(step.source, equation));
       if (!operand) return std::nullopt;
     } else {
-      operand = received(receives[r++], i_of_run);
+      operand = received(receives[r++], equation);
     }
     if (!add_operand(step, *operand, i, sum)) return std::nullopt;
     expression = operands == 1 ? operand->expression : Contributions::mix(expression, operand->expression);

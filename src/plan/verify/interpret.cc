@@ -96,7 +96,7 @@ class Interpreter {
  private:
   using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint16_t>;  // sending rank, receiving rank, lane
 
-  // A message has one element for each chunk of the step's run.
+  // The values that a message carries: one for each equation of the step's run (Step::run).
   using Message = std::vector<Elements>;
   std::deque<Message>& queue(std::uint16_t port) {
     const Port& end = program_->ports[port];
@@ -157,7 +157,7 @@ bool Interpreter::call_finished(std::uint32_t rank) const {
   return true;
 }
 
-// The memory of the i-th chunk of the run that begins with `first`.
+// The memory of chunk i of the run that begins with `first`.
 Elements& Interpreter::memory(const Slice& first, std::uint32_t i, std::uint64_t tile) {
   Buffers& buffers = buffers_[rank_];
   const Slice slice = chunk_of_run(first, i, space_chunks(plan_.shape, rank_, first.space));
@@ -169,7 +169,7 @@ Elements& Interpreter::memory(const Slice& first, std::uint32_t i, std::uint64_t
   return buffers.input[tile * input_chunks(plan_.shape, rank_) + slice.chunk];
 }
 
-// Returns the value of equation `i` of the step's run. `received` are the messages of the step, in the order of its
+// Returns the value of equation i of the step. `received`: the messages that the step has received, in the order of its
 // receives.
 Elements Interpreter::equation(const Step& step, std::uint32_t i, std::span<const Message> received,
                                std::uint64_t tile) {
@@ -191,7 +191,8 @@ Elements Interpreter::equation(const Step& step, std::uint32_t i, std::span<cons
   return value;
 }
 
-// All equations of a run read before one of them stores.
+// Computes the values of all equations of the step before it stores the first one. (The verifier refuses plans in which
+// this order matters.) Sets broken_ if a message is missing or does not have one value for each equation.
 void Interpreter::apply(const Channel& channel, const Step& step, std::uint64_t tile) {
   std::vector<Message> received;
   for (const std::uint16_t port : channel.receives(step)) {
@@ -238,7 +239,7 @@ Result<std::vector<float>> Interpreter::run() {
     for (const auto& [rank, channel] : channels) {
       if (calls_[rank] == options_.calls) continue;
       ran += try_channel(rank, channel);
-      if (broken_) return failure("a step receives a message that is missing or has another number of chunks");
+      if (broken_) return failure("a step receives a message that is missing or has the wrong number of values");
       if (!call_finished(rank)) continue;
       end_call(rank);
       ++ran;

@@ -100,14 +100,16 @@ class Run {
   Error deadlock() const;
   std::string describe_wait(std::uint32_t thread);
 
-  // evaluate() returns the value of equation `i_of_run` of the step's run (Step::run).
-  std::optional<Value> evaluate(const Channel& channel, const Step& step, std::uint32_t i_of_run);
+  // evaluate() returns the value of one equation of the step. `equation`: its index in the run (Step::run).
+  std::optional<Value> evaluate(const Channel& channel, const Step& step, std::uint32_t equation);
   bool add_operand(const Step& step, const Value& operand, std::uint32_t index, Value& sum);
   std::optional<Value> load(const Step& step, const Slice& source);
-  // received() returns value `i` of the oldest message of the port, and release() removes that message.
+  // received() returns value `i` of the oldest message that the port has not received yet. release() receives that
+  // message, which frees its slot.
   const Value& received(std::uint16_t port, std::uint32_t i) const;
   void release(std::uint16_t port);
   void send(std::uint16_t port, std::span<const Value> message);
+  // Chunk i of the run that begins with `first`, a slice of this rank.
   Slice nth(const Slice& first, std::uint32_t i) const {
     return i == 0 ? first : chunk_of_run(first, i, space_chunks(wiring_.plan->shape, rank_, first.space));
   }
@@ -130,11 +132,12 @@ class Run {
   std::vector<Thread> threads_;
   std::vector<Rank> ranks_;
   std::vector<Fifo> fifos_;
-  // connection x slot: the first value of each message that was sent and not received yet
+  // connection x slot: the first value of the message in the slot, which was sent and not received yet
   std::vector<Value> values_;
-  // connection x slot: the other values of the message; empty if no message of the plan has more than one
+  // connection x slot: the further values of that message. Empty if PlanShape::longest_run is 1, because every message
+  // of the plan has one value then.
   std::vector<std::vector<Value>> more_values_;
-  std::vector<Value> step_values_;         // the values of the step that runs
+  std::vector<Value> step_values_;         // the values of the equations of the step that runs
   std::vector<Value> scratch_;             // rank x scratch chunk: the value that was stored last
   std::vector<std::size_t> first_output_;  // indexed by rank: number of output chunks of all lower ranks
   // rank x tile x output chunk: generation (Value::generation) of the last write

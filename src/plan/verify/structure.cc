@@ -19,8 +19,8 @@ constexpr std::uint32_t kNoConnection = ~std::uint32_t{0};
 // Limit on the number of chunks of one buffer, so that chunk numbers fit into 32 bits.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 31;
 
-// Checks one slice of a step, with a run of `run` chunks. Returns an error message, or an empty string if the slice is
-// valid.
+// Checks the source or the sink of a step. `run`: Step::run; a run may go around the end of the buffer, but must not
+// have more chunks than the buffer. Returns an error message, or an empty string if the slice is valid.
 std::string slice_fault(const PlanShape& shape, std::uint32_t rank, const Slice& slice, std::uint32_t run) {
   if (slice.reserved[0] != 0 || slice.reserved[1] != 0 || slice.reserved[2] != 0)
     return "has a reserved byte that is not 0";
@@ -64,8 +64,9 @@ std::string list_fault(const Channel& channel, const Step& step, std::vector<std
   return fault;
 }
 
-// Checks that the equations of a run do not depend on each other: equation i must not store to the chunk that another
-// equation reads, not even in an in-place call. Returns an error message, or an empty string.
+// Checks that the equations of a run do not depend on each other: none of them may store to a chunk that another one
+// reads, not even in an in-place call, in which an input chunk can be an output chunk, too. (One equation may store to
+// the chunk that it reads itself.) Returns an error message, or an empty string.
 std::string overlap_fault(const PlanShape& shape, std::uint32_t rank, const Step& step) {
   if (step.run == 1 || step.source.space == Space::kNone || step.sink.space == Space::kNone) return "";
   const std::uint32_t sources = space_chunks(shape, rank, step.source.space);
@@ -75,6 +76,8 @@ std::string overlap_fault(const PlanShape& shape, std::uint32_t rank, const Step
     std::uint32_t same = read.space == step.sink.space ? read.chunk : kNoChunk;
     if (read.space == Space::kInput && step.sink.space == Space::kOutput) same = output_alias(shape, rank, read.chunk);
     if (same == kNoChunk) continue;
+    // `same` is the chunk of the sink's buffer that the step reads. from_sink: how many chunks it is after the sink,
+    // and so which equation stores to it, if any.
     const std::uint32_t from_sink = same >= step.sink.chunk ? same - step.sink.chunk : same + sinks - step.sink.chunk;
     if (from_sink == i || from_sink >= step.run) continue;
     return fmt::format("stores to {}, which the run of the same step also reads as {}",
@@ -99,9 +102,11 @@ std::string step_fault(const PlanShape& shape, std::uint32_t rank, const Channel
     return fmt::format("source position {} is out of bounds", step.source_position);
   }
   if (step.completes > 1) return fmt::format("completes is {}, not 0 or 1", step.completes);
-  // Without a local operand or a sink in the output, the chunks of a received run have no lengths of their own.
+  // The executor takes the length of each value from the local operand or from the output chunk to which it is stored.
+  // In a run that has neither, the lengths are known only if all chunks are equally long, so there is one per block.
   if (step.run > 1 && !local && step.sink.space != Space::kOutput && shape.chunks != 1) {
-    return "receives a run without a local operand and without an output: then a block must have one chunk";
+    return "receives a run without a local operand, and does not store it to the output: a block must have one chunk "
+           "then";
   }
   if (std::string fault = overlap_fault(shape, rank, step); !fault.empty()) return fault;
   return list_fault(channel, step, used);
@@ -361,7 +366,7 @@ Status pair_messages(Wiring& wiring) {
   return {};
 }
 
-// Checks that both ends of each message agree on its number of chunks.
+// Checks that the step that sends a message and the step that receives it have runs of the same length (Step::run).
 Status compare_runs(const Wiring& wiring) {
   for (const ConnectionInfo& connection : wiring.connections) {
     for (std::uint32_t m = connection.first_message; m < connection.first_message + connection.messages; ++m) {

@@ -52,8 +52,9 @@ std::string to_string(const Slice& slice);
 Error plan_error(std::uint32_t rank, std::string message);
 
 // Checks that every field is in bounds, that every connection has exactly one channel at each end, and that its sender
-// sends as many messages per tile as its receiver receives, with runs of the same length; and that the equations of a
-// run do not depend on each other (Step::run). Errors: kInvalidPlan.
+// sends as many messages per tile as its receiver receives. Also checks the rules for runs (Step::run): the two steps
+// of a message have runs of the same length, and the equations of a run do not depend on each other. Errors:
+// kInvalidPlan.
 Result<Wiring> check_structure(const Plan& plan);
 
 }  // namespace tutti

@@ -40,7 +40,8 @@ struct VerifyReport {
 
 // Proves that:
 // - every slice, port and list index is in bounds, and each connection has one channel at each end
-// - both ends of a message have runs of the same length, and no equation of a run stores to a chunk that another reads
+// - the two steps of a message have runs of the same length, and no equation of a run stores to a chunk that another
+//   equation of the run reads (Step::run)
 // - with the given number of slots, the plan does not deadlock, and every message is received
 // - every operand is valid: output and scratch are read only after they were written in the same tile, all operands of
 //   a sum belong to the same datum (collective.h), and no rank's contribution is added twice

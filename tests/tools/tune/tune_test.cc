@@ -54,7 +54,7 @@ TEST(Regret, ItsWordsAreExplainedBelowTheTable) {
   EXPECT_NE(text.find("least: the same with the quickest sample"), std::string::npos);
 }
 
-// The machine counts as busy if half of the measurements have a slow sample.
+// The noise is the median of the ratios p95_us / median_us, so one measurement with a slow sample does not matter.
 TEST(TuneMeasurements, ShowHowNoisyTheMachineWas) {
   EXPECT_EQ(noise_of({}), 1);
   const std::vector<Measurement> quiet{{"copy", 8, 10, 11}, {"reduce", 8, 10, 12}, {"alone", 8, 10, 90}};
