@@ -28,9 +28,10 @@ _TITLES = {
     "memory": (
         "All-reduce in one machine's memory",
         """\
-The bound is the limit of the machine, measured in the same run: each core adds its share of the mapped buffers of
-all ranks and stores the sum to all of them (docs/run.md). For 8 B on two ranks, it is the exchange of one cache
-line between two threads. Gloo only has TCP.""",
+The reference is no library. It is the time in which the cores of this machine do the same work without any copy,
+measured in the same run: each core adds its share of the mapped buffers of all ranks and stores the sum to all of
+them (docs/run.md). For 8 B on two ranks, it is the exchange of one cache line between two threads. Gloo only has
+TCP.""",
     ),
     "tuned": (
         "All-reduce, peers' malloc tuned",
@@ -92,7 +93,7 @@ def _all_reduce_parts(results: Results, section: str, plots: list[str]) -> list[
         name = plot_name(number)
         if section == "memory" and name in plots:
             parts.append(f"![time over size, {number} ranks]({name})")
-        parts.append(all_reduce_table(results, section, number, with_bound=section in ("memory", "tuned")))
+        parts.append(all_reduce_table(results, section, number, with_reference=section in ("memory", "tuned")))
     return parts
 
 
@@ -140,10 +141,10 @@ def _plots(results: Results) -> dict[str, str]:
             points = tuple((float(size), time) for size, time in times if time)
             if points:
                 lines.append(Line(variant, points, strong=variant in grid.ours))
-        bounds = ((size, results.bound(ranks, size)) for size in grid.sizes)
-        bound = tuple((float(size), value) for size, value in bounds if value)
-        if bound:
-            lines.append(Line("bound", bound, dashed=True))
+        references = ((size, results.reference(ranks, size)) for size in grid.sizes)
+        reference = tuple((float(size), value) for size, value in references if value)
+        if reference:
+            lines.append(Line("reference", reference, dashed=True))
         if lines:
             ticks = tuple((float(size), size_text(size)) for size in grid.sizes)
             title = f"All-reduce, {ranks} ranks, one machine's memory"

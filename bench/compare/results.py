@@ -54,7 +54,7 @@ class Results:
     variants: dict[str, str] = field(default_factory=dict)  # "setting/name" -> description
     versions: dict[str, str] = field(default_factory=dict)
     cells: dict[Key, Cell] = field(default_factory=dict)
-    bounds: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> measured times, us
+    references: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # (ranks, bytes) -> measured times, us
 
     @property
     def cores(self) -> int:
@@ -70,10 +70,10 @@ class Results:
     def of(self, section: str) -> list[Cell]:
         return [cell for cell in self.cells.values() if cell.section == section]
 
-    def bound(self, ranks: int, size: int) -> float | None:
-        """The shortest time of all measurements, because a bound is the time on a machine without other load. None if
+    def reference(self, ranks: int, size: int) -> float | None:
+        """The shortest time of all measurements, because other programs disturbed it least. None if
         there is no measurement."""
-        return min(self.bounds.get((ranks, size), []), default=None)
+        return min(self.references.get((ranks, size), []), default=None)
 
     def merge(self, other: Results) -> None:
         """Adds the results that another process has measured for this run."""
@@ -84,8 +84,8 @@ class Results:
             mine.note = cell.note or mine.note
             for name, values in cell.times.items():
                 mine.times.setdefault(name, []).extend(values)
-        for place, values in other.bounds.items():
-            self.bounds.setdefault(place, []).extend(values)
+        for place, values in other.references.items():
+            self.references.setdefault(place, []).extend(values)
 
     def to_json(self) -> str:
         """One cell per line, so that versions of the file can be compared."""
@@ -98,9 +98,11 @@ class Results:
             "variants": self.variants,
         }
         lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
-        bounds = [json.dumps({"ranks": r, "bytes": b, "bound_us": values}) for (r, b), values in self.bounds.items()]
+        references = [
+            json.dumps({"ranks": r, "bytes": b, "reference_us": values}) for (r, b), values in self.references.items()
+        ]
         cells = [json.dumps(vars(cell)) for cell in self.cells.values()]
-        for name, rows in (("bounds", bounds), ("cells", cells)):
+        for name, rows in (("references", references), ("cells", cells)):
             lines.append(f' "{name}": [\n  ' + ",\n  ".join(rows) + "\n ]")
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -111,8 +113,8 @@ class Results:
         if data.get("schema") != SCHEMA or data.get("version") != VERSION:
             raise ValueError(f"not a file of {SCHEMA}, version {VERSION}")
         results = Results(data["settings"], data["machine"], data["variants"], data["versions"])
-        for row in data["bounds"]:
-            results.bounds[(row["ranks"], row["bytes"])] = row["bound_us"]
+        for row in data["references"]:
+            results.references[(row["ranks"], row["bytes"])] = row["reference_us"]
         for row in data["cells"]:
             cell = Cell(**row)
             results.cells[(cell.section, cell.collective, cell.ranks, cell.bytes, cell.variant, cell.measure)] = cell

@@ -1,4 +1,4 @@
-"""One round of a run: executes each case with each variant, and measures the bounds of the machine. Fills a Results."""
+"""One round of a run: executes each case with each variant, and measures the references. Fills a Results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Run:
                 results.variants.setdefault(f"{variant.place}/{variant.name}", variant.what)
                 self._run_case(results, variant, case, number)
             if case.section in ("memory", "tuned") or case.section == "many":
-                self._measure_bound(results, case)
+                self._measure_reference(results, case)
         if "veth" in self.settings.sections and "MACHINES" not in os.environ:
             self._run_between_machines(results, number)
 
@@ -86,20 +86,20 @@ class Run:
                 done = len(sizes)
             sizes = sizes[done:]
 
-    def _measure_bound(self, results: Results, case: Case) -> None:
-        command = [str(self.bin_dir / "compare_bound"), str(case.ranks), *(str(size) for size in case.sizes)]
+    def _measure_reference(self, results: Results, case: Case) -> None:
+        command = [str(self.bin_dir / "compare_reference"), str(case.ranks), *(str(size) for size in case.sizes)]
         try:
             done = subprocess.run(
                 command, env=clean_environment(), capture_output=True, timeout=_BOUND_LIMIT_S, check=True, text=True
             )
         except (OSError, subprocess.SubprocessError) as error:
-            _say(f"the bound of {case.ranks} ranks: {error}")
+            _say(f"the reference of {case.ranks} ranks: {error}")
             return
         for line in done.stdout.splitlines():
             record = json.loads(line)
-            if "bound_us" in record:
-                values = results.bounds.setdefault((record["ranks"], record["bytes"]), [])
-                values.append(float(f"{record['bound_us']:.5g}"))
+            if "reference_us" in record:
+                values = results.references.setdefault((record["ranks"], record["bytes"]), [])
+                values.append(float(f"{record['reference_us']:.5g}"))
 
     def _run_between_machines(self, results: Results, number: int) -> None:
         """Runs the section `veth`: starts this program again, as a process with two network namespaces."""

@@ -72,7 +72,7 @@ class Grid:
         return best[1] / time if best is not None and time else None
 
 
-def all_reduce_table(results: Results, section: str, ranks: int, with_bound: bool = False) -> str:
+def all_reduce_table(results: Results, section: str, ranks: int, with_reference: bool = False) -> str:
     """Times of all variants, then the ratios, each with its geometric mean over the sizes."""
     grid = Grid(results, section, "all_reduce", ranks)
     head = ["us", *map(size_text, grid.sizes), "geometric mean"]
@@ -80,20 +80,21 @@ def all_reduce_table(results: Results, section: str, ranks: int, with_bound: boo
     best = [grid.best_peer(size) for size in grid.sizes]
     rows.append(["**best peer**", *(f"{significant(b[1])} {b[0]}" if b else "-" for b in best), ""])
     rows += [_ratio_row(f"best peer / {v}", [grid.speedup(v, size) for size in grid.sizes]) for v in grid.ours]
-    if with_bound:
-        bounds = [results.bound(ranks, size) for size in grid.sizes]
-        rows.append(["bound", *(significant(bound) if bound else "-" for bound in bounds), ""])
+    if with_reference:
+        references = [results.reference(ranks, size) for size in grid.sizes]
+        rows.append(["reference", *(significant(reference) if reference else "-" for reference in references), ""])
         for ours in grid.ours:
-            rows.append(_ratio_row(f"{ours} / bound", [_over_bound(results, grid, ours, size) for size in grid.sizes]))
+            ratios = [_over_reference(results, grid, ours, size) for size in grid.sizes]
+            rows.append(_ratio_row(f"{ours} / reference", ratios))
     elif any(variant.startswith("gloo") for variant in grid.variants):
         for ours in grid.ours:
             rows.append(_ratio_row(f"best gloo / {ours}", [grid.speedup(ours, size, "gloo") for size in grid.sizes]))
     return markdown(head, rows)
 
 
-def _over_bound(results: Results, grid: Grid, ours: str, size: int) -> float | None:
-    bound, time = results.bound(grid.ranks, size), grid.time(ours, size)
-    return time / bound if bound and time else None
+def _over_reference(results: Results, grid: Grid, ours: str, size: int) -> float | None:
+    reference, time = results.reference(grid.ranks, size), grid.time(ours, size)
+    return time / reference if reference and time else None
 
 
 def _ratio_row(name: str, values: Sequence[float | None]) -> list[str]:
@@ -115,9 +116,9 @@ def by_ranks_table(results: Results, section: str) -> str:
     rows = [[variant, *(grids[number].text(variant, size) for number in ranks), ""] for variant in variants]
     for ours in (variant for variant in variants if variant.startswith("tutti")):
         rows.append(_ratio_row(f"best peer / {ours}", [grids[number].speedup(ours, size) for number in ranks]))
-    bounds = [results.bound(number, size) for number in ranks]
-    if any(bounds):
-        rows.append(["bound", *(significant(bound) if bound else "-" for bound in bounds), ""])
+    references = [results.reference(number, size) for number in ranks]
+    if any(references):
+        rows.append(["reference", *(significant(reference) if reference else "-" for reference in references), ""])
     return markdown(["us", *(f"{number} ranks" for number in ranks), "geometric mean"], rows)
 
 

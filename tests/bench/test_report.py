@@ -28,11 +28,12 @@ class ReportTest(unittest.TestCase):
 
 class PlotTest(unittest.TestCase):
     def test_the_plot_has_a_line_for_each_series(self) -> None:
-        lines = (Line("a & b", ((1024.0, 20.0), (8.0, 1.0))), Line("bound", ((8.0, 0.5), (1024.0, 9.0)), dashed=True))
+        reference = Line("reference", ((8.0, 0.5), (1024.0, 9.0)), dashed=True)
+        lines = (Line("a & b", ((1024.0, 20.0), (8.0, 1.0))), reference)
         (axes,) = figure_of(Plot("t", "x", "y", lines, ((8.0, "8 B"), (1024.0, "1 KiB")))).axes
         found = {line.get_label(): line for line in axes.get_lines()}
         self.assertEqual([list(values) for values in found["a & b"].get_data()], [[8, 1024], [1, 20]])
-        self.assertEqual(found["bound"].get_linestyle(), "--")
+        self.assertEqual(found["reference"].get_linestyle(), "--")
         self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
         self.assertEqual([tick.get_text() for tick in axes.get_xticklabels()], ["8 B", "1 KiB"])
 

@@ -64,12 +64,12 @@ class TableTest(unittest.TestCase):
             results.cell("memory", "all_reduce", 2, 1024, name).add(
                 {"median_us": value, "loop_us": 1, "mean_us": 1, "slowest_mean_us": 1, "slowest_median_us": 1}
             )
-        results.bounds = {(2, 8): [1.25, 1.0], (2, 1024): [0.5]}
+        results.references = {(2, 8): [1.25, 1.0], (2, 1024): [0.5]}
         table = all_reduce_table(results, "memory", 2, with_bound=True)
         self.assertEqual(row(table, "tutti_registered")[1:3], ["2.00 [1.50..2.50]", "2.00"])
         self.assertEqual(row(table, "**best peer**")[1:3], ["8.00 ompi", "4.00 ompi"])
         self.assertEqual(row(table, "**best peer / tutti_registered**")[1:], ["4.00 x", "2.00 x", "2.83 x"])
-        self.assertEqual(row(table, "**tutti_registered / bound**")[1:], ["2.00 x", "4.00 x", "2.83 x"])
+        self.assertEqual(row(table, "**tutti_registered / reference**")[1:], ["2.00 x", "4.00 x", "2.83 x"])
 
     def test_a_cell_without_samples_says_why(self) -> None:
         results = made({"tutti_plain": [1.0], "ompi": [4.0]})
@@ -101,7 +101,7 @@ class TableTest(unittest.TestCase):
 class ResultsTest(unittest.TestCase):
     def test_json_brings_everything_back(self) -> None:
         results = made({"tutti_plain": [1.0, 2.0], "ompi": [4.0]})
-        results.bounds[(2, 8)] = [0.25]
+        results.references[(2, 8)] = [0.25]
         results.cell("memory", "all_reduce", 2, 8, "mpich").note = "failed: why"
         self.assertEqual(Results.from_json(results.to_json()), results)
         with self.assertRaises(ValueError):

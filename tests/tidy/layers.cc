@@ -57,7 +57,7 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"tools",
      " include src/base tools/common tools/run tools/topo tools/perf tools/plan tools/sim tools/points tools/tune "
      "tools/recorder tools/train "},
-    // tools/perf: for the bound of the machine; the other folders are the subjects of the benchmarks
+    // tools/perf: for the reference of compare; the other folders are the subjects of the benchmarks
     {"bench",
      " include src/base src/cuda src/plan src/algorithms src/executor src/job src/communicator kernels transports "
      "tools/common tools/perf "},

@@ -25,7 +25,7 @@
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
 #include "tools/common/system_error.h"
-#include "tools/perf/bound.h"
+#include "tools/perf/reference.h"
 #include "tools/perf/buffer.h"
 #include "tools/perf/memory.h"
 #include "tools/perf/options.h"

@@ -20,7 +20,7 @@
 #include "base/assert.h"
 #include "base/config.h"
 #include "device/native/device_calls.h"
-#include "tools/perf/bound.h"
+#include "tools/perf/reference.h"
 #include "tools/perf/buffer.h"
 #include "tools/perf/collective.h"
 #include "tools/perf/data.h"
@@ -92,7 +92,7 @@ std::array<UntouchedRange, 2> untouched_ranges(const Case& one) {
 class Sweep {
  public:
   Sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report)
-      : communicator_(communicator), options_(options), report_(report), bound_(communicator.size()) {
+      : communicator_(communicator), options_(options), report_(report), reference_(communicator.size()) {
     TUTTI_ASSERT((report != nullptr) == (communicator.rank() == 0));
   }
 
@@ -133,7 +133,7 @@ class Sweep {
   // The options of the run, but limit_to_memory() lowers max_bytes if larger messages do not fit in memory.
   PerfOptions options_;
   PerfReport* const report_;
-  BoundMeter bound_;
+  ReferenceMeter reference_;
   std::unique_ptr<PerfDevice> device_;  // null unless the buffers are GPU memory
   Group group_;
   Buffer input_;
@@ -252,9 +252,10 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // Rank 0 measures the bound while the others wait (soon asleep) in the barrier() below, so that it can use all cores.
-  if (report_ != nullptr && device_ == nullptr && has_bound(options_.collective, report_->job())) {
-    row.bound_us = bound_.measure_us(type, op, elements);
+  // Rank 0 measures the reference while the others wait (soon asleep) in the barrier() below, so that it can use all
+  // cores.
+  if (report_ != nullptr && device_ == nullptr && has_reference(options_.collective, report_->job())) {
+    row.reference_us = reference_.measure_us(type, op, elements);
   }
   TUTTI_TRY(barrier());
   // If the collective does not reduce, the values need not be small, so the pattern for kMax is used, because its

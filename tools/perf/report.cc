@@ -15,7 +15,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 constexpr std::string_view kNone = "none";  // shown as type or operation if the collective has none
 
 // The time with two decimals or, from 1 s on, with none, so that the text has at most 10 characters.
@@ -30,16 +30,16 @@ Status print(const std::string& text) {
   return {};
 }
 
-// The bound as a percentage of the faster of the two times (out of place and in place). With a single rank, only the
-// out-of-place time counts, because an in-place call does nothing there. Returns nothing if the row has no bound or no
-// such time.
-std::optional<double> of_bound_percent(const PerfRow& row, std::int32_t ranks) {
-  if (!row.bound_us) return std::nullopt;
+// The reference as a percentage of the faster of the two times (out of place and in place), so 100 means that the
+// collective takes as long as the reference. With a single rank, only the out-of-place time counts, because an in-place
+// call does nothing there. Returns nothing if the row has no reference or no such time.
+std::optional<double> of_reference_percent(const PerfRow& row, std::int32_t ranks) {
+  if (!row.reference_us) return std::nullopt;
   std::optional<double> best_us;
   if (row.out_of_place) best_us = row.out_of_place->time_us;
   if (row.in_place && ranks > 1 && (!best_us || row.in_place->time_us < *best_us)) best_us = row.in_place->time_us;
   if (!best_us || *best_us <= 0) return std::nullopt;
-  return 100 * *row.bound_us / *best_us;
+  return 100 * *row.reference_us / *best_us;
 }
 
 }  // namespace
@@ -48,12 +48,12 @@ double algbw_GBps(std::uint64_t bytes, double time_us) {
   return time_us > 0 ? static_cast<double>(bytes) / time_us / 1e3 : 0;
 }
 
-bool has_bound(const PerfCollective& collective, const PerfJob& job) {
+bool has_reference(const PerfCollective& collective, const PerfJob& job) {
   return collective.kind == CollectiveKind::kAllReduce && job.transport == "shm";
 }
 
 PerfReport::PerfReport(const PerfOptions& options, PerfJob job)
-    : options_(options), job_(std::move(job)), bounded_(has_bound(options.collective, job_)) {}
+    : options_(options), job_(std::move(job)), has_reference_(has_reference(options.collective, job_)) {}
 
 std::uint64_t PerfReport::bytes_of(const PerfRow& row) const { return row.elements * size_of(row.type); }
 
@@ -88,33 +88,33 @@ Status PerfReport::print_header() const {
   if (!left_out_.empty()) text += "# " + left_out_ + "\n";
   const auto line = [&](std::string_view size, std::string_view count, std::string_view type, std::string_view op,
                         std::string_view algorithm, const std::string& out, const std::string& in,
-                        const std::string& bound) {
+                        const std::string& reference) {
     text += fmt::format("# {:>11} {:>12} {:>11} {:>9} {:>17} | {:^35} | {:^35}{}\n", size, count, type, op, algorithm,
-                        out, in, bounded_ ? bound : "");
+                        out, in, has_reference_ ? reference : "");
   };
-  const auto bound = [](std::string_view left, std::string_view right) {
-    return fmt::format(" | {:>10} {:>8}", left, right);
+  const auto reference = [](std::string_view left, std::string_view right) {
+    return fmt::format(" | {:>10} {:>12}", left, right);
   };
   const std::string columns = fmt::format("{:>10} {:>8} {:>8} {:>6}", "time", "algbw", "busbw", "#wrong");
   const std::string units = fmt::format("{:>10} {:>8} {:>8} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
   text += "#\n";
-  line("", "", "", "", "", "out-of-place", "in-place", bound("", ""));
-  line("size", "count", "type", "redop", "algorithm", columns, columns, bound("bound", "of-bound"));
-  line("(B)", "(elements)", "", "", "", units, units, bound("(us)", "(%)"));
+  line("", "", "", "", "", "out-of-place", "in-place", reference("", ""));
+  line("size", "count", "type", "redop", "algorithm", columns, columns, reference("reference", "of-reference"));
+  line("(B)", "(elements)", "", "", "", units, units, reference("(us)", "(%)"));
   return print(text);
 }
 
 Status PerfReport::print_row(const PerfRow& row) const {
-  std::string bound;
-  if (bounded_) {
-    const std::optional<double> percent = of_bound_percent(row, job_.ranks);
-    bound = fmt::format(" | {:>10} {:>8}", row.bound_us ? time_text(*row.bound_us) : "-",
+  std::string reference;
+  if (has_reference_) {
+    const std::optional<double> percent = of_reference_percent(row, job_.ranks);
+    reference = fmt::format(" | {:>10} {:>12}", row.reference_us ? time_text(*row.reference_us) : "-",
                         percent ? fmt::format("{:.1f}", *percent) : "-");
   }
   return print(fmt::format("  {:>11} {:>12} {:>11} {:>9} {:>17} | {} | {}{}\n", bytes_of(row),
                            shown_count(options_.collective, job_.ranks, row.elements), type_text(row), op_text(row),
                            to_string(row.algorithm), measurement_text(row, row.out_of_place),
-                           measurement_text(row, row.in_place), bound));
+                           measurement_text(row, row.in_place), reference));
 }
 
 Status PerfReport::add(const PerfRow& row) {
@@ -198,7 +198,7 @@ std::vector<nlohmann::ordered_json> PerfReport::json_rows() const {
       item["algbw_GBps"] = algbw_GBps(bytes_of(row), measurement->time_us);
       item["busbw_GBps"] = busbw_GBps(row, measurement->time_us);
       item["wrong"] = measurement->wrong ? nlohmann::ordered_json(*measurement->wrong) : nlohmann::ordered_json();
-      item["bound_us"] = row.bound_us ? nlohmann::ordered_json(*row.bound_us) : nlohmann::ordered_json();
+      item["reference_us"] = row.reference_us ? nlohmann::ordered_json(*row.reference_us) : nlohmann::ordered_json();
       rows.push_back(std::move(item));
     }
   }

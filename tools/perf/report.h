@@ -39,7 +39,7 @@ struct PerfRow {
   Algorithm algorithm = Algorithm::kRing;
   std::optional<PerfMeasurement> out_of_place;
   std::optional<PerfMeasurement> in_place;
-  std::optional<double> bound_us;  // result of BoundMeter (bound.h); nothing: not measured
+  std::optional<double> reference_us;  // result of ReferenceMeter (reference.h); nothing: not measured
 };
 
 // The size of the job and its transport.
@@ -50,9 +50,9 @@ struct PerfJob {
   std::string transport;   // a result of agree_on_transport()
 };
 
-// Whether the table has columns for the bound of tools/perf/bound.h. The bound applies only to an all-reduce of
-// ranks that all communicate through shared memory.
-bool has_bound(const PerfCollective& collective, const PerfJob& job);
+// Whether the table has columns for the reference (tools/perf/reference.h). It exists only for an all-reduce of ranks
+// that all communicate through shared memory.
+bool has_reference(const PerfCollective& collective, const PerfJob& job);
 
 // The length of the message divided by the time, in GB/s, with 1 GB = 1e9 bytes. 0 if the time is 0.
 double algbw_GBps(std::uint64_t bytes, double time_us);
@@ -89,7 +89,7 @@ class PerfReport {
 
   const PerfOptions options_;
   const PerfJob job_;
-  const bool bounded_;
+  const bool has_reference_;
   std::string left_out_;
   std::vector<PerfRow> rows_;
 };

@@ -45,7 +45,7 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
   ASSERT_EQ(run("--threads --ranks 3 -b 1000 -e 2000 -n 4 -w 1 -d int32 -o max --memory plain --algorithm ring"), 0);
   const nlohmann::json document = read();
   EXPECT_EQ(document.at("schema"), "tutti-perf");
-  EXPECT_EQ(document.at("version"), 1);
+  EXPECT_EQ(document.at("version"), 2);
   EXPECT_TRUE(document.at("tutti_version").is_string());
   EXPECT_EQ(document.at("date").get<std::string>().size(), std::string("2026-01-31T12:00:00Z").size());
   EXPECT_GE(document.at("host").at("cores"), 1);
@@ -75,7 +75,7 @@ TEST_F(PerfJson, HasEveryFieldOfTheSchema) {
     EXPECT_NEAR(row.at("algbw_GBps").get<double>(), row.at("bytes").get<double>() / time_us / 1e3, 1e-9);
     EXPECT_NEAR(row.at("busbw_GBps").get<double>(), row.at("algbw_GBps").get<double>() * 4 / 3, 1e-9);
     EXPECT_EQ(row.at("wrong"), 0);
-    EXPECT_GT(row.at("bound_us").get<double>(), 0);
+    EXPECT_GT(row.at("reference_us").get<double>(), 0);
   }
   EXPECT_EQ(document.at("rows").at(0).at("in_place"), false);
   EXPECT_EQ(document.at("rows").at(1).at("in_place"), true);
@@ -94,12 +94,12 @@ TEST_F(PerfJson, SaysWhatTheRanksReallyUsed) {
     EXPECT_EQ(row.at("bytes"), 600);
     EXPECT_EQ(row.at("count"), 50);
     EXPECT_NEAR(row.at("busbw_GBps").get<double>(), row.at("algbw_GBps").get<double>() * 2 / 3, 1e-9);
-    EXPECT_TRUE(row.at("bound_us").is_null());
+    EXPECT_TRUE(row.at("reference_us").is_null());
   }
   ASSERT_EQ(run(common + "--transport tcp"), 0);
   EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp");
   EXPECT_EQ(read().at("rows").at(0).at("nodes"), 1);
-  EXPECT_TRUE(read().at("rows").at(0).at("bound_us").is_null()) << "the bound exists only for shared memory";
+  EXPECT_TRUE(read().at("rows").at(0).at("reference_us").is_null()) << "the reference exists only for shared memory";
   ASSERT_EQ(run(common + "--nodes 3 --threads", "barrier"), 0);
   EXPECT_EQ(read().at("rows").size(), 1u);
   EXPECT_EQ(read().at("rows").at(0).at("transport"), "tcp") << "each rank is alone on its machine";

@@ -1,4 +1,4 @@
-#include "tools/perf/bound.h"
+#include "tools/perf/reference.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ double now_us() {
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The minimum of the times of all repetitions, because the bound is the time of an undisturbed machine.
+// The minimum of the times of all repetitions, which other programs have disturbed least.
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<int> usable_cpus() {
@@ -69,7 +69,7 @@ class SharedBuffers {
       : stride_(round_up(bytes, bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes)),
         total_(stride_ * static_cast<std::uint64_t>(ranks)) {
     if (total_ > available_memory().bytes() / 2) return;
-    const Fd file(::memfd_create("tutti-bound", MFD_CLOEXEC));
+    const Fd file(::memfd_create("tutti-reference", MFD_CLOEXEC));
     if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(total_)) != 0) return;
     void* const address = ::mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     if (address == MAP_FAILED) return;
@@ -130,7 +130,7 @@ class Passes {
         threads_(threads),
         barrier_(threads) {
     for (std::int32_t rank = 0; rank < ranks; ++rank) buffers_.push_back(buffers.buffer(rank));
-    // A single rank has nothing to reduce. Its bound is the time to copy from one buffer to another.
+    // A single rank has nothing to reduce. Its reference time is that of a copy from one buffer to another.
     if (ranks == 1) buffers_.push_back(buffers.buffer(1));
     sources_ = ranks == 1 ? 1 : buffers_.size();
   }
@@ -229,9 +229,9 @@ std::optional<double> measure_switch_us() {
   return least(times_us);
 }
 
-BoundMeter::BoundMeter(std::int32_t ranks) : ranks_(ranks), cores_(usable_cores()) {}
+ReferenceMeter::ReferenceMeter(std::int32_t ranks) : ranks_(ranks), cores_(usable_cores()) {}
 
-std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::uint64_t count) {
+std::optional<double> ReferenceMeter::measure_us(DataType type, ReduceOp op, std::uint64_t count) {
   if (static_cast<std::size_t>(ranks_) > kernels::kMaxSources || count == 0) return std::nullopt;
   const SharedBuffers buffers(std::max(ranks_, 2), count * size_of(type));
   if (!buffers.valid()) return std::nullopt;
@@ -243,13 +243,13 @@ std::optional<double> BoundMeter::measure_us(DataType type, ReduceOp op, std::ui
       .type = type, .op = op, .scale = {}, .divisor = op == ReduceOp::kAvg ? static_cast<std::uint32_t>(ranks_) : 1};
   const int threads = std::min(cores_, static_cast<int>(ranks_));
   Passes passes(reduction, buffers, ranks_, count, threads);
-  double bound_us = passes.measure_us(usable_cpus());
+  double reference_us = passes.measure_us(usable_cpus());
   const int turns = (ranks_ + cores_ - 1) / cores_;  // the largest number of ranks that share one core
   if (turns > 1) {
     if (!switch_us_) switch_us_ = measure_switch_us();
-    bound_us += (turns - 1) * switch_us_.value_or(0);
+    reference_us += (turns - 1) * switch_us_.value_or(0);
   }
-  return bound_us;
+  return reference_us;
 }
 
 }  // namespace tutti::tool

@@ -1,6 +1,7 @@
-// BoundMeter: measures the bound of an all-reduce, which is the time that the machine's cores need for the work that no
-// all-reduce inside one machine can avoid. `tutti perf` prints the bound beside the measured times. docs/run.md
-// explains how to read it.
+// ReferenceMeter: measures a reference for an all-reduce inside one machine: the time in which the machine's cores add
+// and store the same values if all buffers lie in memory that each of them can access. `tutti perf` prints it beside
+// the measured times. It is not a bound: a collective can be faster, for example if its buffers are in a nearer cache,
+// or if another program took a core during the measurement. docs/run.md explains how to read it.
 //
 // The measurement uses P buffers in shared memory, one for each of the P ranks. min(cores, P) threads, each pinned to a
 // core of its own, each reduce their share of all P buffers and store the result to all P buffers. For each byte of the
@@ -20,13 +21,14 @@ namespace tutti::tool {
 // The number of logical CPUs in the affinity mask of this process. The CPU limit of a cgroup is ignored.
 int usable_cores();
 
-// Measures the bound for one number of ranks. Used by one thread.
-class BoundMeter {
+// Measures references for one number of ranks. Used by one thread.
+class ReferenceMeter {
  public:
-  explicit BoundMeter(std::int32_t ranks);
+  explicit ReferenceMeter(std::int32_t ranks);
 
-  // Returns the bound of an all-reduce of `count` elements in microseconds: the minimum of several repetitions, which
-  // together take about 20 ms, or longer if one pass over the message takes longer than kRepetitionUs (bound.cc).
+  // Returns the reference for an all-reduce of `count` elements in microseconds: the minimum of several repetitions,
+  // which together take about 20 ms, or longer if one pass over the message takes longer than kRepetitionUs
+  // (reference.cc).
   // Returns nothing if the buffers need more than half of the memory that is available now or cannot be created, if
   // there are more ranks than a reduction kernel can have sources (kernels::kMaxSources), or if `count` is 0. Starts
   // threads, and blocks until they have ended.

@@ -1,12 +1,12 @@
-// Measures the bound of an all-reduce in the memory of this machine: the shortest time that the hardware allows.
+// Measures the reference for an all-reduce in the memory of this machine (tools/perf/reference.h).
 // compare.py runs this program, which prints one JSON object per line to standard output:
-//   bound_driver RANKS BYTES...
+//   reference_driver RANKS BYTES...
 //
-// `bound_us` is the bound that `tutti perf` prints (tools/perf/bound.h). A value that cannot be measured is left out.
-// For two ranks and at most kLineBytes bytes, `line_us` is printed, too, and `bound_us` is the smaller of the two.
-// `line_us` is the time of the shortest possible exchange: two threads, each pinned to its own core, write a sequence
-// number and the payload into their own cache line, and wait for the line of the other thread. Unlike the bound of
-// `tutti perf`, this exchange needs no barrier.
+// `reference_us` is the reference that `tutti perf` prints. A value that cannot be measured is left out. For two ranks
+// and at most kLineBytes bytes, `line_us` is printed, too, and `reference_us` is the smaller of the two. `line_us` is
+// the time of the shortest possible exchange: two threads, each pinned to its own core, write a sequence number and the
+// payload into their own cache line, and wait for the line of the other thread. Unlike the reference of `tutti perf`,
+// this exchange needs no barrier.
 #include <pthread.h>
 #include <sched.h>
 
@@ -20,7 +20,7 @@
 #include <optional>
 
 #include "base/thread_group.h"
-#include "tools/perf/bound.h"
+#include "tools/perf/reference.h"
 
 namespace {
 
@@ -89,27 +89,27 @@ std::optional<double> measure_line_us() {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::cerr << "bound_driver RANKS BYTES...\n";
+    std::cerr << "reference_driver RANKS BYTES...\n";
     return 2;
   }
   const int ranks = std::atoi(argv[1]);
   if (ranks < 1 || ranks > 65535) {
-    std::cerr << "bound_driver: " << argv[1] << " ranks cannot be\n";
+    std::cerr << "reference_driver: " << argv[1] << " ranks cannot be\n";
     return 2;
   }
-  tutti::tool::BoundMeter meter(ranks);
+  tutti::tool::ReferenceMeter meter(ranks);
   for (int i = 2; i < argc; ++i) {
     const std::uint64_t bytes = std::strtoull(argv[i], nullptr, 10);
     nlohmann::json record = {{"ranks", ranks}, {"bytes", bytes}};
-    std::optional<double> bound_us =
+    std::optional<double> reference_us =
         meter.measure_us(tutti::DataType::kFloat32, tutti::ReduceOp::kSum, bytes / sizeof(float));
     if (bytes <= kLineBytes && ranks == 2) {
       if (const std::optional<double> line_us = measure_line_us()) {
         record["line_us"] = *line_us;
-        bound_us = std::min(bound_us.value_or(*line_us), *line_us);
+        reference_us = std::min(reference_us.value_or(*line_us), *line_us);
       }
     }
-    if (bound_us) record["bound_us"] = *bound_us;
+    if (reference_us) record["reference_us"] = *reference_us;
     std::cout << record.dump() << std::endl;
   }
   return 0;
