@@ -3,25 +3,13 @@
 # quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
-full_parts=(quick:25 whole:30 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
+full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
   reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_device:30
   tsan_rest:20 fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
   for part in "${quick_parts[@]}"; do run_part "$part"; done
-}
-
-# Builds the library, the tools and the benchmarks as users do, but each source separately and without precompiled
-# headers, so that a missing #include is noticed. The training harness is not included, because each of its sources
-# would need 15 s for libtorch's header, and the tests are not, because they would take 25 minutes. Then checks that no
-# folder lacks tests, for example because CMake did not find a library.
-part_whole() {
-  cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF -DTUTTI_TRAIN=OFF -DTUTTI_BUILD_TESTS=OFF \
-    -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >build/apart.log || { count_fail 'cmake' && return 1; }
-  cmake --build build/apart --parallel "$(cores)" || { count_fail 'the release build, each source apart' && return 1; }
-  count_pass
-  build dev && check "$root/scripts/check-skips" --build build/dev --tests
 }
 
 # The tests of train, python, faults and rdma that the quick run does not run.
@@ -47,8 +35,11 @@ part_gpu_bundle() {
     scripts/gpu-torch --rounds 1 build/gpu-torch.md || true
 }
 
+# The tests of the label long that no other part runs. First it checks that no folder lacks tests, for example because
+# CMake did not find a library.
 part_long() {
   build dev || return 1
+  check "$root/scripts/check-skips" --build build/dev --tests || true
   run_ctest dev -j "$(waiting)" -L '^processes_long$' -E '^reliability|^Long\..*Sweep\.|^elastic\.ten_minutes'
   run_ctest dev -L long -LE 'rdma|processes_long' -E '^Python|^reliability'
 }
@@ -155,7 +146,8 @@ part_lint_tests() { lint '^tests/'; }
 
 # lint ARGUMENTS OF GREP: runs clang-tidy for those sources of the dev build whose paths grep selects, on all cores.
 # Headers are checked with their sources. clang-tidy needs a list of commands with one source each, so a separate folder
-# is configured, in which nothing is built.
+# is configured, in which nothing is built. A missing #include is an error here, because each source is parsed alone
+# and without a precompiled header.
 lint() {
   "$root/scripts/setup" --dev || { count_fail 'scripts/setup --dev' && return 1; }
   cmake --preset dev -B build/lint -DCMAKE_UNITY_BUILD=OFF >build/lint.log || { count_fail 'cmake' && return 1; }
