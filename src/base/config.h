@@ -67,6 +67,9 @@ constexpr const TransportRow& row_of(TransportPolicy policy) {
 // rule, with a third length for UCX.
 inline constexpr std::uint32_t kSlotBytes = 128 * 1024;
 inline constexpr std::uint32_t kRdmaSlotBytes = 512 * 1024;
+// The values of TUTTI_SLOT_BYTES and TUTTI_DEVICE_SLOT_BYTES are multiples of kSlotUnit up to kMostSlotBytes.
+inline constexpr std::uint32_t kSlotUnit = 4096;
+inline constexpr std::uint32_t kMostSlotBytes = 16 << 20;
 
 // True if ranks of one machine reach each other by the transport that reaches other machines.
 inline bool network_only(TransportPolicy policy) { return row_of(policy).network; }

@@ -54,24 +54,29 @@ Status PlanTable::add_user_plan(const UserPlan& plan, const PlanUse& use) {
 Status PlanTable::check_run(const PlanShape& shape, std::uint64_t slot_bytes, std::size_t element_bytes) {
   if (run_fits(slot_bytes, shape.longest_run, element_bytes)) return {};
   const std::size_t least = longest_chunk_bytes(0, shape.longest_run, element_bytes);
+  const std::size_t slot = (least * shape.longest_run + kSlotUnit - 1) / kSlotUnit * kSlotUnit;
+  const std::string remedy = slot <= kMostSlotBytes
+                                 ? fmt::format("set TUTTI_SLOT_BYTES to {} on all ranks, or use shorter runs", slot)
+                                 : fmt::format("use shorter runs, because a slot has at most {} bytes", kMostSlotBytes);
   return Error{.code = ErrorCode::kUnsupported,
                .message = fmt::format("the plan has messages of {} chunks of at least {} bytes, and a slot of this "
-                                      "communicator has {} bytes; set TUTTI_SLOT_BYTES to at least {} on all ranks "
-                                      "(a multiple of 4096, at most 16777216), or use shorter runs",
-                                      shape.longest_run, least, slot_bytes, least * shape.longest_run)};
+                                      "communicator has {} bytes; {}",
+                                      shape.longest_run, least, slot_bytes, remedy)};
 }
 
 const PlanTable::ChosenPlan* PlanTable::find_user_plan(const Collective& collective, std::uint64_t bytes,
                                                        Algorithm asked, bool variable) const {
   if (asked != Algorithm::kAuto && asked != Algorithm::kUser) return nullptr;
+  const ChosenPlan* unusable = nullptr;
   for (std::size_t i = user_plans_.size(); i-- > 0;) {  // the plan that was given last takes precedence
     const ChosenPlan& chosen = user_plans_[i];
-    if (variable && chosen.has_runs && asked == Algorithm::kAuto) continue;
     const PlanDescription about = chosen.plan.description();
     if (about.collective != collective.kind || about.root != collective.root) continue;
-    if (asked == Algorithm::kUser || (bytes >= chosen.use.min_bytes && bytes <= chosen.use.max_bytes)) return &chosen;
+    if (asked == Algorithm::kAuto && (bytes < chosen.use.min_bytes || bytes > chosen.use.max_bytes)) continue;
+    if (!variable || !chosen.has_runs) return &chosen;
+    if (unusable == nullptr) unusable = &chosen;
   }
-  return nullptr;
+  return asked == Algorithm::kUser ? unusable : nullptr;
 }
 
 Result<Generator> PlanTable::generator_for(const Collective& collective, Algorithm algorithm, Messages messages,

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/config.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 
@@ -47,13 +48,9 @@ inline constexpr std::size_t kMostOverrideBytes = 1024;
 // limit on the number of rules
 inline constexpr std::size_t kMostOverrides = 64;
 
-// The largest value of Override::chunk_bytes if the length of a slot is not known. It is the largest value of
-// TUTTI_SLOT_BYTES.
-inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{16} << 20;
-
 // Returns the rules in their order; no rules for an empty text. Empty rules, as after a last ";", are skipped.
 // `slot_bytes` limits Override::chunk_bytes. Errors: kConfig, for a wrong rule with its number, its text, and mostly
 // the values that are allowed.
-Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes = kMostChunkBytes);
+Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes = kMostSlotBytes);
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "algorithms/algorithms.h"
+#include "communicator/plan_table.h"
 #include "plan/formats/json.h"
 #include "plan/verify/interpret.h"
 #include "tutti/plan.h"
@@ -424,6 +425,23 @@ TEST(PlanBuilder, OrdersChannelsByWaits) {
   EXPECT_TRUE(moved.build());
   second.step().local(Space::kScratch, 0).store(Space::kOutput, 0);
   EXPECT_FALSE(moved.build()) << "a builder that was moved from must refuse to build";
+}
+
+// The remedy that the error names is a value that TUTTI_SLOT_BYTES accepts, or shorter runs if no value is enough.
+TEST(UserPlanRuns, ThatNeedALongerSlotAreRefusedWithARemedy) {
+  const auto check = [](std::uint32_t longest_run) {
+    PlanShape shape;
+    shape.longest_run = longest_run;
+    return detail::PlanTable::check_run(shape, kSlotBytes, 1);
+  };
+  EXPECT_TRUE(check(kSlotBytes / 64).ok());
+  const Status longer = check(kSlotBytes / 64 + 1);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(longer.error().message, HasSubstr("; set TUTTI_SLOT_BYTES to 135168 on all ranks, or use shorter runs"));
+  EXPECT_THAT(check(kMostSlotBytes / 64).error().message, HasSubstr("set TUTTI_SLOT_BYTES to 16777216 on"));
+  EXPECT_THAT(check(kMostSlotBytes / 64 + 1).error().message,
+              HasSubstr("; use shorter runs, because a slot has at most 16777216 bytes"));
 }
 
 }  // namespace

@@ -143,6 +143,37 @@ TEST_P(Runs, OfACallersPlanAreRefusedInVVariants) {
   });
 }
 
+TEST_P(Runs, OfACallersPlanLeaveVVariantsToAnOlderPlan) {
+  Communicators ranks = world(3);
+  PlanBuilder builder({.name = "older", .collective = CollectiveKind::kAllGather, .ranks = 3});
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    auto channel = builder.channel(rank);
+    auto own = channel.step();
+    own.local(Space::kInput, 0).store(Space::kOutput, rank);
+    for (std::uint32_t peer = 0; peer < 3; ++peer) {
+      if (peer != rank) own.send(peer);
+    }
+    for (std::uint32_t peer = 0; peer < 3; ++peer) {
+      if (peer != rank) channel.step().receive(peer).store(Space::kOutput, peer);
+    }
+  }
+  const auto older = builder.build();
+  ASSERT_TRUE(older.ok()) << to_string(older.error());
+  const UserPlan newer = star(3);
+  const std::vector<std::size_t> counts{3, 1, 2};
+  on_every_rank(ranks, [&](Communicator& rank) {
+    ASSERT_TRUE(rank.use_plan(*older).ok());
+    ASSERT_TRUE(rank.use_plan(newer).ok());
+    const auto number = static_cast<std::size_t>(rank.rank());
+    const std::vector<float> own(counts[number], static_cast<float>(number + 1));
+    std::vector<float> whole(6);
+    const Status status =
+        rank.all_gather_v(own.data(), whole.data(), {.counts = counts}, DataType::kFloat32, with(Algorithm::kUser));
+    ASSERT_TRUE(status.ok()) << to_string(status.error());
+    EXPECT_EQ(whole, (std::vector<float>{1, 1, 1, 2, 3, 3}));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Runs, testing::ValuesIn(configurations()),
                          [](const auto& world) { return std::string(world.param.name); });
 INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, Runs, testing::ValuesIn(kChecksumConfigurations),
@@ -191,7 +222,7 @@ TEST(UserRuns, ThatDoNotFitIntoASlotAreRefused) {
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(refused.error().message,
               HasSubstr("use_plan \"long\": the plan has messages of 100000 chunks of at least 64 bytes"));
-  EXPECT_THAT(refused.error().message, HasSubstr("set TUTTI_SLOT_BYTES to at least 6400000 on all ranks"));
+  EXPECT_THAT(refused.error().message, HasSubstr("set TUTTI_SLOT_BYTES to 6402048 on all ranks, or use shorter"));
 }
 
 }  // namespace

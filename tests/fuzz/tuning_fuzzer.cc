@@ -24,7 +24,7 @@ void check_rules(std::string_view text) {
   demand(rules->size() <= kMostOverrides, "the number of rules is limited");
   for (const Override& rule : *rules) {
     demand(rule.min_bytes <= rule.max_bytes && rule.min_ranks <= rule.max_ranks, "the ranges of a rule are not empty");
-    demand(rule.chunk_bytes <= kMostChunkBytes && rule.chunk_bytes % 4096 == 0, "chunks fit a slot");
+    demand(rule.chunk_bytes <= kMostSlotBytes && rule.chunk_bytes % kSlotUnit == 0, "chunks fit a slot");
   }
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kMostCtas = 64;
 constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
-constexpr std::int64_t kLeastSlot = 4096, kMostSlot = 16 << 20;
+constexpr std::int64_t kLeastSlot = kSlotUnit, kMostSlot = kMostSlotBytes;
 constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // limits of TUTTI_INTERFACE, TUTTI_NODE_ID
 
 // The words of NCCL_ALGO and NCCL_PROTO. The index of a word is the number of its bit in AllowedValues::allowed.
