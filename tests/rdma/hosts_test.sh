@@ -7,6 +7,9 @@ set -euo pipefail
 tutti=$1 transport=$2
 shift 2
 export TUTTI_RDMA_DEVICES=$RDMA_VM_DEVICES
+# On a busy machine the system can stop one of the emulated hosts for longer than the defaults of 4 s (Tutti) and 7 s
+# (UCX), after which a peer counts as unreachable.
+export TUTTI_RDMA_TIMEOUT=22 UCX_RC_VERBS_TIMEOUT=17s # seven times 17 s
 case $transport in
   # Shared memory inside a host, the named device between hosts.
   verbs) export TUTTI_TRANSPORT=auto && expected=shm+verbs ;;
