@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
+
+#include "topology/cgroups.h"
 
 namespace tutti {
 namespace {
@@ -73,10 +76,27 @@ std::vector<bool> unpack_cpus(std::string_view text) {
 
 std::uint32_t cores_of_cpu_max(const std::string& line) {
   std::istringstream in(line);
-  std::uint64_t quota_us = 0;
-  std::uint64_t period_us = 0;
-  if (!(in >> quota_us >> period_us) || quota_us == 0 || period_us == 0) return 0;
-  return static_cast<std::uint32_t>((quota_us + period_us - 1) / period_us);
+  std::int64_t quota_us = 0;
+  std::int64_t period_us = 0;
+  if (!(in >> quota_us >> period_us) || quota_us <= 0 || period_us <= 0) return 0;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::uint32_t>(std::min(kMost, quota_us / period_us + (quota_us % period_us > 0 ? 1 : 0)));
+}
+
+std::uint32_t cgroup_cpu_limit(const std::filesystem::path& root) {
+  std::uint32_t least = 0;
+  for (const Cgroup& group : cgroups_of_this_process("cpu", root)) {
+    std::string line;
+    if (group.version == 2) {
+      std::ifstream file(group.folder / "cpu.max");
+      std::getline(file, line);
+    } else {
+      line = first_word_of(group.folder / "cpu.cfs_quota_us") + " " + first_word_of(group.folder / "cpu.cfs_period_us");
+    }
+    const std::uint32_t cores = cores_of_cpu_max(line);
+    if (cores > 0 && (least == 0 || cores < least)) least = cores;
+  }
+  return least;
 }
 
 std::uint64_t bytes_of_size(const std::string& text) {
@@ -106,8 +126,7 @@ CacheSizes read_caches(const std::filesystem::path& folder) {
 HostTopology discover_host() {
   HostTopology host;
   host.cpus = cpus_by_affinity();
-  std::ifstream limit("/sys/fs/cgroup/cpu.max");
-  if (std::string line; std::getline(limit, line)) host.cpu_limit = cores_of_cpu_max(line);
+  host.cpu_limit = cgroup_cpu_limit();
   const auto cpu = std::ranges::find(host.cpus, true) - host.cpus.begin();
   const CacheSizes caches = read_caches("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/cache");
   host.l2_bytes = caches.l2_bytes;

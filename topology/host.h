@@ -12,17 +12,16 @@ namespace tutti {
 
 struct HostTopology {
   std::vector<bool> cpus{true};        // indexed by CPU number: true if the calling thread may run on the CPU
-  std::uint32_t cpu_limit = 0;         // limit on CPU time in /sys/fs/cgroup/cpu.max, in cores; 0: none or unknown
+  std::uint32_t cpu_limit = 0;         // cgroup_cpu_limit()
   std::uint64_t l2_bytes = 0;          // size of the L2 cache of one core; 0: unknown
   std::uint64_t last_level_bytes = 0;  // size of the L3 cache, or of the L2 cache if that is larger; 0: unknown
 
   bool operator==(const HostTopology&) const = default;
 };
 
-// Asks the kernel: sched_getaffinity(), sysfs for the caches of the first permitted CPU, /sys/fs/cgroup/cpu.max. In a
-// container, this file has the limit of the container; other limits are not found, for example those of version 1 of
-// cgroups. hwloc is not used, because it would load plugins, and X11 with them, into the program of the user. Never
-// fails: a property that cannot be read keeps its default.
+// Asks the kernel: sched_getaffinity(), sysfs for the caches of the first permitted CPU, the limits of cgroups. hwloc
+// is not used, because it would load plugins, and X11 with them, into the program of the user. Never fails: a property
+// that cannot be read keeps its default.
 HostTopology discover_host();
 
 // The caches of one core. read_caches() reads them from the core's folder in sysfs, for example
@@ -46,8 +45,14 @@ std::uint32_t cores_of(const std::vector<std::vector<bool>>& cpus, std::uint32_t
 std::string pack_cpus(const std::vector<bool>& cpus);
 std::vector<bool> unpack_cpus(std::string_view text);
 
-// Parses the line of cpu.max of a cgroup (version 2). Returns the number of cores that it permits, rounded up: 2 for
-// "150000 100000" (1.5 cores). Returns 0 if there is no limit ("max 100000") or if the line is invalid.
+// Returns the number of cores whose time the cgroups that contain this process may use, rounded up: that of the cgroup
+// with the least. Returns 0 if no limit is known. Limits that this process cannot see, for example those outside its
+// container, are not considered. `root`, the folder of the kernel's files, is "/" except in tests.
+std::uint32_t cgroup_cpu_limit(const std::filesystem::path& root = "/");
+
+// Parses a limit on CPU time: the line of cpu.max of a cgroup of version 2, or the quota and the period of version 1.
+// Returns the number of cores that it permits, rounded up: 2 for "150000 100000" (1.5 cores). Returns 0 if there is no
+// limit ("max 100000" or "-1 100000") or if the line is invalid.
 std::uint32_t cores_of_cpu_max(const std::string& line);
 
 }  // namespace tutti

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/topology/test_root.h"
+
 namespace {
 // The number of CPUs of the simulated kernel. 0 means that the real kernel is used.
 std::size_t kernel_cpus = 0;
@@ -125,6 +127,41 @@ TEST(Host, ReadsTheCgroupsLimit) {
   EXPECT_EQ(cores_of_cpu_max(""), 0u);
   EXPECT_EQ(cores_of_cpu_max("garbage"), 0u);
   EXPECT_EQ(cores_of_cpu_max("100000 0"), 0u);
+  EXPECT_EQ(cores_of_cpu_max("-1 100000"), 0u) << "version 1 without a limit";
+  EXPECT_EQ(cores_of_cpu_max("9223372036854775807 1"), 2147483647u);
+}
+
+TEST(CgroupCpuLimit, IsTheLeastOfAllCgroupsThatContainTheProcess) {
+  const TestRoot root;
+  root.write("proc/self/cgroup", "1:name=systemd:/\n0::/job/step/task\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 0u) << "no files";
+  root.write("sys/fs/cgroup/job/step/task/cpu.max", "max 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 0u);
+  root.write("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 2u);
+  root.write("sys/fs/cgroup/job/cpu.max", "800000 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 2u);
+  root.write("sys/fs/cgroup/job/cpu.max", "20000 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 1u);
+  root.write("sys/fs/cgroup/other/cpu.max", "10000 100000\n");
+  root.write("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(root.path()), 1u);
+}
+
+TEST(CgroupCpuLimit, IsFoundInAContainerAndWithVersionOne) {
+  const TestRoot container;
+  container.write("proc/self/cgroup", "0::/docker/0123\n");
+  container.write("sys/fs/cgroup/cpu.max", "300000 100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(container.path()), 3u);
+  const TestRoot old;
+  old.write("proc/self/cgroup", "4:cpu,cpuacct:/job/0\n3:cpuset:/x\n0::/\n");
+  old.write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n");
+  old.write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(old.path()), 0u);
+  old.write("sys/fs/cgroup/cpu/job/0/cpu.cfs_quota_us", "50000\n");
+  EXPECT_EQ(cgroup_cpu_limit(old.path()), 0u) << "the file with the period is missing";
+  old.write("sys/fs/cgroup/cpu/job/0/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cgroup_cpu_limit(old.path()), 1u);
 }
 
 }  // namespace

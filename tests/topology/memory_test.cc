@@ -3,44 +3,18 @@
 #include "topology/memory.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
-#include <string>
+#include "tests/topology/test_root.h"
 
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
-
-// A folder with files like those that the kernel provides in /proc and /sys.
-class Root {
- public:
-  Root() {
-    std::string name = (fs::temp_directory_path() / "tutti-memory-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Root() { fs::remove_all(path_); }
-  Root(const Root&) = delete;
-  Root& operator=(const Root&) = delete;
-
-  void write(const std::string& file, const std::string& text) const {
-    fs::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file) << text;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-void write_machine(const Root& root) {
+void write_machine(const TestRoot& root) {
   root.write("proc/meminfo", "MemTotal: 4096 kB\nMemFree: 1 kB\nMemAvailable:    2048 kB\n");
 }
 
 TEST(AvailableMemory, WithoutLimitsIsTheMachines) {
-  const Root root;
+  const TestRoot root;
   write_machine(root);
   root.write("proc/self/cgroup", "0::/job\n");
   root.write("sys/fs/cgroup/job/memory.max", "max\n");
@@ -52,7 +26,7 @@ TEST(AvailableMemory, WithoutLimitsIsTheMachines) {
 }
 
 TEST(AvailableMemory, IsWhatTheTightestCgroupAboveTheProcessLeaves) {
-  const Root root;
+  const TestRoot root;
   write_machine(root);
   root.write("proc/self/cgroup", "1:name=systemd:/\n0::/job/step/task\n");
   root.write("sys/fs/cgroup/job/step/task/memory.max", "max\n");
@@ -69,7 +43,7 @@ TEST(AvailableMemory, IsWhatTheTightestCgroupAboveTheProcessLeaves) {
 }
 
 TEST(AvailableMemory, KnowsCgroupsOfVersionOneAndContainersThatSeeTheirOwnFolderOnly) {
-  const Root root;
+  const TestRoot root;
   write_machine(root);
   root.write("proc/self/cgroup", "4:cpu,memory:/docker/0123\n3:cpuset:/x\n0::/\n");
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "500000\n");
@@ -82,7 +56,7 @@ TEST(AvailableMemory, KnowsCgroupsOfVersionOneAndContainersThatSeeTheirOwnFolder
 }
 
 TEST(AvailableMemory, CannotBeReadIsUnlimited) {
-  const Root root;
+  const TestRoot root;
   EXPECT_EQ(available_memory(root.path()).shared_bytes(), kUnlimitedMemory);
   EXPECT_LT(available_memory().shared_bytes(), kUnlimitedMemory) << "the memory of this machine";
 }
