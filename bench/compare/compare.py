@@ -25,7 +25,7 @@ from typing import Any
 from cases import MAX_RANKS, QUICK_OTHER_SIZES, QUICK_SIZES, SECTIONS, Settings, parse_size
 from jobs import become_reaper, end_descendants
 from peers import PYPI
-from report import write_report
+from report import update_readme, write_report
 from results import Results, write_whole
 from rounds import Run, settings_from
 
@@ -92,9 +92,12 @@ def _run_inside(options: argparse.Namespace) -> int:
 
 
 def _report(results: Results, raw: Path, output: Path) -> None:
+    """Writes the report, and the README's table if the report is the one in docs/."""
     link = Path(os.path.relpath(raw.resolve(), output.resolve()))
     for path in write_report(results, link, output):
         print(f"compare: wrote {path}", file=sys.stderr)
+    if output.resolve() == TREE / "docs" and results.of("memory"):
+        update_readme(results, TREE / "README.md")
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -7,7 +7,7 @@ from pathlib import Path
 from cases import size_text
 from plot import Line, Plot, svg
 from results import Results, write_whole
-from tables import Grid, all_reduce_table, by_ranks_table, collectives_table, notes, waiting_table
+from tables import Grid, all_reduce_table, by_ranks_table, collectives_table, notes, readme_table, waiting_table
 
 _MAX_NOTES = 40
 
@@ -21,7 +21,8 @@ of all rounds in microseconds, with the quartiles in brackets. If there is a cor
 trial is its median call after a barrier, as the mean over the ranks. If there are more ranks than cores, it is the
 mean of calls back to back on the slowest rank, which includes the switches of cores between ranks. For collectives
 with a root, it is the median call after a barrier on the slowest rank. *best peer / tutti* is over 1 if Tutti is
-faster. A cell that took longer than its limit is cut off and marked. bench/README.md has the details.
+faster. *Shortest trials*: the ratio of the shortest trial of each, which other programs have disturbed least. A
+cell that took longer than its limit is cut off and marked. bench/README.md has the details.
 """
 
 _TITLES = {
@@ -70,6 +71,31 @@ def write_report(results: Results, raw: Path, output: Path) -> list[Path]:
     document = output / "performance.md"
     write_whole(document, performance_text(results, raw, list(plots)))
     return [document, *(output / name for name in plots)]
+
+
+README_BEGIN = "<!-- scripts/compare writes the lines up to the next comment -->"
+README_END = "<!-- end of the lines of scripts/compare -->"
+
+
+def update_readme(results: Results, readme: Path) -> None:
+    """Replaces the table of results in the README, and the sentence above it. Raises ValueError if the README does not
+    have the two comments that enclose them."""
+    before, begin, rest = readme.read_text(encoding="utf-8").partition(README_BEGIN)
+    _, end, after = rest.partition(README_END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no lines for the results: {README_BEGIN} ... {README_END}")
+    write_whole(readme, f"{before}{begin}\n{readme_text(results)}\n{end}{after}")
+
+
+def readme_text(results: Results) -> str:
+    machine = results.machine
+    peers = [name for name in results.versions if name not in ("Tutti", "UCX")]
+    names = " and ".join(filter(None, [", ".join(peers[:-1]), *peers[-1:]]))
+    return (
+        f"How many times as fast as the best of {names} in the same run: float32 all-reduce in place on "
+        f"{machine.get('cores')} cores of one {machine.get('cpu')}, {machine.get('date')}.\n\n    scripts/compare\n\n"
+        f"{readme_table(results)}"
+    )
 
 
 def performance_text(results: Results, raw: Path, plots: list[str]) -> str:

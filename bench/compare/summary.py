@@ -12,11 +12,12 @@ from cases import ROOTED
 
 @dataclass(frozen=True)
 class Summary:
-    """Median and quartiles of samples. If there are few samples, the quartiles are interpolated."""
+    """Median, quartiles and least value of samples. If there are few samples, the quartiles are interpolated."""
 
     median: float
     low: float
     high: float
+    least: float
     samples: int
 
 
@@ -25,9 +26,9 @@ def summarize(values: list[float]) -> Summary | None:
     if not values:
         return None
     if len(values) == 1:
-        return Summary(values[0], values[0], values[0], 1)
+        return Summary(values[0], values[0], values[0], values[0], 1)
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Summary(middle, low, high, len(values))
+    return Summary(middle, low, high, min(values), len(values))
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:

@@ -46,29 +46,33 @@ class Grid:
     def text(self, variant: str, size: int) -> str:
         return cell_text(self._cells.get((variant, size)), self._results.cores)
 
-    def time(self, variant: str, size: int) -> float | None:
+    def time(self, variant: str, size: int, least: bool = False) -> float | None:
+        """The median of the trials, or with `least` the shortest one, which other programs have disturbed least."""
         cell = self._cells.get((variant, size))
         summary = cell.summary(self._results.cores) if cell is not None else None
-        return summary.median if summary is not None else None
+        if summary is None:
+            return None
+        return summary.least if least else summary.median
 
     @property
     def ours(self) -> list[str]:
         return [variant for variant in self.variants if variant.startswith("tutti")]
 
-    def best_peer(self, size: int, prefix: str = "") -> tuple[str, float] | None:
+    def best_peer(self, size: int, prefix: str = "", least: bool = False) -> tuple[str, float] | None:
         """The fastest variant that is not one of `ours`: of another library, or of another build of Tutti. Only
-        variants with names that begin with `prefix` are considered."""
+        variants with names that begin with `prefix` are considered. `least`: as in time()."""
         found = [
             (time, variant)
             for variant in self.variants
             if variant not in self.ours and variant.startswith(prefix)
-            if (time := self.time(variant, size)) is not None
+            if (time := self.time(variant, size, least)) is not None
         ]
         return (min(found)[1], min(found)[0]) if found else None
 
-    def speedup(self, ours: str, size: int, prefix: str = "") -> float | None:
-        """The time of the best peer divided by that of the variant `ours`: greater than 1 if `ours` is faster."""
-        best, time = self.best_peer(size, prefix), self.time(ours, size)
+    def speedup(self, ours: str, size: int, prefix: str = "", least: bool = False) -> float | None:
+        """The time of the best peer divided by that of the variant `ours`: greater than 1 if `ours` is faster. `least`: as
+        in time()."""
+        best, time = self.best_peer(size, prefix, least), self.time(ours, size, least)
         return best[1] / time if best is not None and time else None
 
 
@@ -80,6 +84,9 @@ def all_reduce_table(results: Results, section: str, ranks: int, with_reference:
     best = [grid.best_peer(size) for size in grid.sizes]
     rows.append(["**best peer**", *(f"{significant(b[1])} {b[0]}" if b else "-" for b in best), ""])
     rows += [_ratio_row(f"best peer / {v}", [grid.speedup(v, size) for size in grid.sizes]) for v in grid.ours]
+    for ours in grid.ours:
+        ratios = [grid.speedup(ours, size, least=True) for size in grid.sizes]
+        rows.append(_ratio_row(f"best peer / {ours}, shortest trials", ratios))
     if with_reference:
         references = [results.reference(ranks, size) for size in grid.sizes]
         rows.append(["reference", *(significant(reference) if reference else "-" for reference in references), ""])
@@ -105,6 +112,22 @@ def _ratio_row(name: str, values: Sequence[float | None]) -> list[str]:
 
 def _ratio_text(value: float | None) -> str:
     return f"{significant(value)} x" if value is not None else "-"
+
+
+def readme_table(results: Results) -> str:
+    """How many times as fast as the best peer: a row for each number of ranks and variant of ours, in memory."""
+    grids = [
+        Grid(results, "memory", "all_reduce", ranks) for ranks in sorted({cell.ranks for cell in results.of("memory")})
+    ]
+    sizes = sorted({size for grid in grids for size in grid.sizes})
+    rows = []
+    for grid in grids:
+        for ours in grid.ours:
+            ratios = [grid.speedup(ours, size) for size in sizes]
+            mean = geometric_mean(ratio for ratio in ratios if ratio is not None)
+            texts = [significant(ratio, 2) if ratio is not None else "-" for ratio in (*ratios, mean)]
+            rows.append([str(grid.ranks), ours.removeprefix("tutti_"), *texts])
+    return markdown(["ranks", "memory", *map(size_text, sizes), "geometric mean"], rows)
 
 
 def by_ranks_table(results: Results, section: str) -> str:

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree
 from pathlib import Path
 
 from plot import Line, Plot, figure_of, svg
-from report import performance_text, plot_name
+from report import README_BEGIN, README_END, performance_text, plot_name, update_readme
 from test_tables import made
 
 
@@ -24,6 +25,25 @@ class ReportTest(unittest.TestCase):
         ):
             self.assertIn(part, text)
         self.assertNotIn("## Other collectives", text)
+
+    def test_the_readme_gets_the_table_between_its_comments(self) -> None:
+        results = made({"tutti_registered": [1.0], "tutti_plain": [2.0], "ompi": [4.0, 10.0, 12.0]})
+        results.versions = {"Tutti": "x", "Open MPI": "4", "UCX": "1", "Intel MPI": "2021"}
+        results.machine |= {"cpu": "Some CPU", "date": "2026-01-02"}
+        with tempfile.TemporaryDirectory() as folder:
+            readme = Path(folder) / "README.md"
+            readme.write_text(f"before\n{README_BEGIN}\nold\n{README_END}\nafter\n", encoding="utf-8")
+            update_readme(results, readme)
+            update_readme(results, readme)
+            text = readme.read_text(encoding="utf-8")
+            self.assertTrue(text.startswith(f"before\n{README_BEGIN}\nHow many times as fast as the best of Open MPI and "))
+            self.assertIn("Intel MPI in the same run: float32 all-reduce in place on 2 cores of one Some CPU, 2026", text)
+            self.assertIn("| 2 | registered | 10 | 10 |\n| 2 | plain | 5.0 | 5.0 |\n", text)
+            self.assertTrue(text.endswith(f"|\n{README_END}\nafter\n"))
+            self.assertNotIn("old", text)
+            readme.write_text("without comments", encoding="utf-8")
+            with self.assertRaises(ValueError):
+                update_readme(results, readme)
 
 
 class PlotTest(unittest.TestCase):

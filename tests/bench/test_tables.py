@@ -57,7 +57,7 @@ class GridTest(unittest.TestCase):
 
 
 class TableTest(unittest.TestCase):
-    def test_all_reduce_has_times_ratios_bound_and_means(self) -> None:
+    def test_all_reduce_has_times_ratios_a_reference_and_means(self) -> None:
         results = made({"tutti_registered": [1.0, 2.0, 3.0], "ompi": [8.0]})
         for value in (2.0, 4.0):  # adds a second size
             name = "tutti_registered" if value == 2.0 else "ompi"
@@ -65,10 +65,12 @@ class TableTest(unittest.TestCase):
                 {"median_us": value, "loop_us": 1, "mean_us": 1, "slowest_mean_us": 1, "slowest_median_us": 1}
             )
         results.references = {(2, 8): [1.25, 1.0], (2, 1024): [0.5]}
-        table = all_reduce_table(results, "memory", 2, with_bound=True)
+        table = all_reduce_table(results, "memory", 2, with_reference=True)
         self.assertEqual(row(table, "tutti_registered")[1:3], ["2.00 [1.50..2.50]", "2.00"])
         self.assertEqual(row(table, "**best peer**")[1:3], ["8.00 ompi", "4.00 ompi"])
         self.assertEqual(row(table, "**best peer / tutti_registered**")[1:], ["4.00 x", "2.00 x", "2.83 x"])
+        shortest = row(table, "**best peer / tutti_registered, shortest trials**")
+        self.assertEqual(shortest[1:], ["8.00 x", "2.00 x", "4.00 x"])
         self.assertEqual(row(table, "**tutti_registered / reference**")[1:], ["2.00 x", "4.00 x", "2.83 x"])
 
     def test_a_cell_without_samples_says_why(self) -> None:
