@@ -220,7 +220,8 @@ struct alignas(16) Call {
 };
 static_assert(sizeof(Call) % 16 == 0);
 
-// A launch for short messages has this many threads per block, unless the settings say fewer.
+// Number of threads per block in a launch with the protocol LL or LL128, or with transfers that are all short, unless
+// the settings say fewer.
 inline constexpr std::uint32_t kShortThreads = 128;
 
 inline constexpr std::uint32_t kInlineCalls = 8;

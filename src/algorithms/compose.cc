@@ -18,10 +18,11 @@ struct Span {
   std::uint32_t last = 0;
 };
 
-// An index from slices to steps. With &Step::source it lists, for each slice of output and scratch, the steps that
-// read the slice; with &Step::sink, the steps that store to it. Stages pass data through these slices. A place is
-// the index of a slice in the order (space, chunk). Each place has one Span for each channel that uses it, in the
-// order of the channels. The index is built by counting, in time proportional to the number of steps and chunks.
+// An index from slices to steps. With &Step::source it has, for each slice of output and scratch, the first and the
+// last step of each channel that read the slice; with &Step::sink, those that store to it. Stages pass data through
+// these slices. A place is the index of a slice in the order (space, chunk). Each place has one Span for each channel
+// that uses it, in the order of the channels. The index is built by counting, in time proportional to the number of
+// steps and chunks.
 class Uses {
  public:
   Uses(const RankPlan& plan, Slice Step::*slice) : chunks_(chunks_of(plan)) {

@@ -18,8 +18,9 @@ class Doorbell {
   virtual ~Doorbell() = default;
   virtual void arm() = 0;
   virtual void disarm() = 0;
-  virtual void sleep(std::int64_t timeout_ns) = 0;  // returns after a ring or the timeout, and disarms
-  virtual void ring() = 0;                          // may be called from any thread
+  // Returns after a ring or the timeout, or perhaps earlier, for example after a signal, and disarms.
+  virtual void sleep(std::int64_t timeout_ns) = 0;
+  virtual void ring() = 0;  // may be called from any thread
 };
 
 // The state of one wait. Owned by the waiting thread.

@@ -19,7 +19,7 @@ class WorkImpl {
     std::shared_ptr<Operation> operation;  // shared with the engine's queue
   };
   explicit WorkImpl(std::vector<Part> parts) : parts_(std::move(parts)) {}
-  // Call this before the first wait() or test().
+  // Call this before the first wait(), test() or has_ended().
   void set_parts(std::vector<Part> parts) noexcept { parts_ = std::move(parts); }
   // Appends the operation and, for a long call that was cut, the operations of its other segments.
   static void add(Engine& engine, const std::shared_ptr<Operation>& operation, std::vector<Part>& parts);

@@ -52,8 +52,8 @@ class Engine {
   // each thread that drives makes progress with all operations that can run.
   enum class Progress : std::uint8_t { kByCaller, kInBackground };
   // Queues the operation and numbers it (OperationQueue::add()). If an error is returned, nothing was queued and no
-  // number was used. Errors: the one that broke the communicator, kInvalidArgument (capacity() is 0), kSystem (the
-  // progress thread cannot be started).
+  // number was used. Errors: the one that broke the communicator, kInvalidArgument (Engine::capacity() is 0),
+  // kSystem (the progress thread cannot be started).
   Status submit(const std::shared_ptr<Operation>& operation, Progress progress);
   // Number of further operations that can be submitted now.
   std::size_t capacity();

@@ -328,9 +328,10 @@ void SurvivorRendezvous::send_error(std::uint32_t peer, const Error& error) {
 }
 
 // Ends the coordinator's attempt with the error: sends it to all ranks that have joined, and keeps it, until the next
-// attempt fails, for ranks that have not. Such a rank gets it if its kJoin for this attempt arrives during a later
-// attempt that excludes other ranks, but not this rank. If the later attempt excludes this rank, too, its own timeout
-// passes.
+// attempt fails, for late ranks, whose kJoin for this attempt has not come yet. If such a kJoin arrives during a later
+// attempt with the same list of excluded ranks, the late rank joins that attempt. If the list is another one and does
+// not contain the late rank, the late rank gets the error. If the list contains the late rank, it gets no answer, and
+// its own timeout passes.
 Error SurvivorRendezvous::fail(Error error) {
   for (Participant& participant : participants_) participant.missed_attempt = false;
   for (const std::uint32_t peer : survivors_) {

@@ -130,7 +130,8 @@ class Job {
   // The latest time to which arriving data can move drain_deadline_. This limit moves only while a sink is full because
   // the reader of our output does not read.
   Clock::time_point drain_limit_;
-  Clock::time_point last_progress_ = Clock::now();  // when a sink has last written output, or the last rank has ended
+  // The latest time at which a sink has written output, or the time at which no rank ran any more, if that is later.
+  Clock::time_point last_progress_ = Clock::now();
   std::vector<char> read_buffer_ = std::vector<char>(kReadBytes);
 };
 

@@ -18,7 +18,8 @@ constexpr std::int64_t kCloseLimitNs = 500'000'000;  // longest time to wait unt
 // Data that a dead peer sent before its end may still be read during this time. If the peer does not accept
 // connections, this rank also waits for this time before it counts the peer as lost.
 constexpr std::int64_t kReadOnNs = 500'000'000;
-// If a receive has waited for this time while there is no connection to the peer, this rank connects to it.
+// If a receive has waited for this time and there is no data connection to the peer, this rank opens a control
+// connection to it, so that it notices if the peer has exited.
 constexpr std::int64_t kAbsentNs = 50'000'000;
 
 // Returns the result of `step`. Returns true if `step` threw an exception because memory has run out, so that no caller

@@ -9,7 +9,8 @@
 namespace tutti {
 namespace {
 
-// About the maximum amount of unread data that is searched for a close frame. It is more than a kernel usually buffers.
+// About the maximum amount of unread data that is read to find out whether it ends with a close frame or a refusal. It
+// is more than a kernel usually buffers.
 constexpr std::size_t kMaxUnreadBytes = 64 * 1024 * 1024;
 constexpr std::size_t kAheadBytes = 64 * 1024;  // maximum length of each read in read_ahead()
 

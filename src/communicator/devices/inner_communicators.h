@@ -35,7 +35,7 @@ bool can_run_parts(const DeviceSide& machine);
 Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks);
 
 // The largest number of set-up rounds that make_inner_communicators() takes if needs_inner_rounds() is true. It takes
-// fewer if it fails or returns null. If needs_inner_rounds() is false, it takes none.
+// fewer if it returns null, and may take fewer if it fails. If needs_inner_rounds() is false, it takes none.
 inline constexpr int kInnerRounds = 2 + 4 + 1 + 2 + 1;  // environment, GPUs, agreement; environment, agreement
 // Whether the job has ranks with GPUs, and ranks on several machines. The same on all ranks.
 bool needs_inner_rounds(const JobContext& job_context);

@@ -20,7 +20,8 @@ namespace tutti::detail {
 class PeerFlags {
  public:
   // kClosed: the peer has stopped using the owner's memory, so the owner may free it. kEven, kOdd: the stream of the
-  // peer has reached a StreamBarrier with parity 0 or 1.
+  // peer has reached a StreamBarrier with parity 0 or 1, or the peer has given up the call of that barrier. (The value
+  // of the flag tells which.)
   enum class Kind : std::uint8_t { kClosed, kEven, kOdd };
 
   // create(): makes the flags of this rank, all 0. open(): `mapping` is that of another rank. Both need a current

@@ -51,7 +51,8 @@ std::vector<InterfaceAddress> filter_interfaces(std::string_view pattern, Socket
                                                 std::span<const InterfaceAddress> there);
 
 // Checks the form of a value of NCCL_COMM_ID: "host:port", "IPv4 address:port" or "[IPv6 address]:port". Error
-// (kConfig): the text has another form, or the port is not 1 to 65535.
+// (kConfig): the text has another form, or the port is not 1 to 65535. The host must not be empty or contain a colon;
+// neither it nor the text in brackets is checked further.
 Status check_root_address(std::string_view text);
 
 // The NAME=VALUE lines of a configuration file. Lines that begin with # and lines without = are skipped, as in NCCL.

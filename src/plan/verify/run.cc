@@ -1,5 +1,5 @@
 // The part of class Run that schedules the threads, and detects the errors that are not errors of one step:
-// deadlocks and outputs that were not written.
+// deadlocks and outputs that were not written. (races.h detects races.)
 #include "plan/verify/run.h"
 
 #include <fmt/format.h>

@@ -39,12 +39,16 @@ struct VerifyReport {
 };
 
 // Proves that:
+// - the plan's shape is valid
 // - every slice, port and list index is in bounds, and each connection has one channel at each end
 // - the two steps of a message have runs of the same length, and no equation of a run stores to a chunk that another
 //   equation of the run reads (Step::run)
 // - with the given number of slots, the plan does not deadlock, and every message is received
-// - every operand is valid: output and scratch are read only after they were written in the same tile, all operands of
-//   a sum belong to the same datum (collective.h), and no rank's contribution is added twice
+// - every operand is valid: output and scratch are read only after they were written in the same tile, no input is read
+//   after it was overwritten in place, all operands of a sum belong to the same datum (collective.h), and no rank's
+//   contribution is added twice
+// - a value that a peer reads in this rank's memory is not overwritten before, and a value that a peer writes into it
+//   is not read before the step that receives it
 // - every output chunk of every rank is written exactly once per tile and call, with the contents that
 //   collective.h requires
 // - sums are added in the order that the shape promises, and in the same order and grouping on all ranks
