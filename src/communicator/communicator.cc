@@ -83,6 +83,7 @@ Result<std::unique_ptr<Communicator>> try_to_make(Membership membership, std::ch
   auto environment =
       make_environment(membership.job_context, membership.members, membership.rank, membership.id, among);
   if (!environment) return environment.error();
+  environment->choices = choices_of(job_context.tuning.get(), membership.ranks, environment->cores);
   auto devices =
       make_device_resources(job_context, membership.members, membership.rank, membership.id, *environment, among);
   if (!devices) return devices.error();

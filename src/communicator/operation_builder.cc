@@ -50,6 +50,7 @@ SelectorOptions selector_options(const Membership& membership, const Environment
           .ranks = membership.ranks,
           .nodes = environment.nodes,
           .cores = environment.cores,
+          .choices = environment.choices,
           .memory = environment.transport->shares_memory(),
           .mailboxes = environment.transport->mailboxes() != nullptr,
           .attachment = environment.transport->attachment(),

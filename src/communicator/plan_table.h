@@ -35,9 +35,9 @@ class PlanTable {
   bool has_user_plans() const { return !user_plans_.empty(); }
   // Returns the caller's plan that a call uses, or null: of the plans that fit the call, the one that was given last.
   // `bytes`: length of one block. `asked`: the algorithm in the options of the call. `variable`: the call is a
-  // v-variant (all_gather_v or reduce_scatter_v). A plan with runs cannot carry out v-variants, so it does not fit them.
-  // If a v-variant asks for kUser and only such plans exist, the result is one of them, so that the caller can return
-  // an error that names the reason. The result is valid until the next call of use_plan().
+  // v-variant (all_gather_v or reduce_scatter_v). A plan with runs cannot carry out v-variants, so it does not fit
+  // them. If a v-variant asks for kUser and only such plans exist, the result is one of them, so that the caller can
+  // return an error that names the reason. The result is valid until the next call of use_plan().
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked,
                                    bool variable) const;
   // Checks that the messages of a caller's plan with the longest runs fit into slots of `slot_bytes` bytes, if an

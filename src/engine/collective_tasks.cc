@@ -10,7 +10,7 @@ CollectiveTasks::CollectiveTasks(const EngineContext& context) : context_(contex
   if (context.transport.mailboxes() == nullptr) return;
   marks_ = std::make_unique<MailboxBoard>(context.rank, context.transport);
   inline_ = std::make_unique<InlineCollective>(*marks_);
-  single_copy_ = std::make_unique<SingleCopyCollective>(*marks_, context.transport, context.environment.cores);
+  single_copy_ = std::make_unique<SingleCopyCollective>(*marks_, context.transport, context.environment.choices);
 }
 
 std::optional<Error> CollectiveTasks::start(const Operation& operation) {

@@ -3,25 +3,18 @@
 #include "executor/single_copy.h"
 
 namespace tutti {
-namespace {
 
-// For Attachment::kLongCalls: the least number of bytes that one rank copies from or to another rank for which
-// system calls are used. For fewer bytes, the system calls cost more than copying twice through shared memory.
-// Measured, see docs/decisions/0012.
-constexpr std::uint64_t kAttachedFromBytes = 128 * 1024;
-
-}  // namespace
-
-// Reductions by system calls need one more pass over the operands, because the operands are first fetched into a
-// scratch buffer and added afterwards. Operands that arrive as messages are added while they are in a cache. With
-// kLongCalls, reductions therefore use messages. The exception is a long all-reduce in which each rank has a core of
-// its own, which is faster with system calls (docs/results/2026-11-22-tuner.md).
+// With Attachment::kLongCalls, short calls use messages, because a system call costs more than copying twice through
+// shared memory. Reductions by system calls need one more pass over the operands, because the operands are first
+// fetched into a scratch buffer and added afterwards. Operands that arrive as messages are added while they are in a
+// cache. So only an all-reduce can use system calls, if that was measured to be faster.
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
-                          std::uint32_t cores) {
+                          const MachineChoices& choices) {
   if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;
-  if (!reduces(collective.kind)) return bytes >= kAttachedFromBytes;
-  return collective.kind == CollectiveKind::kAllReduce && (cores == 0 || collective.ranks <= cores) &&
-         bytes / collective.ranks >= kAttachedFromBytes;
+  const auto reaches = [](std::uint64_t copied, std::uint64_t least) { return least > 0 && copied >= least; };
+  if (!reduces(collective.kind)) return reaches(bytes, choices.copy_by_calls_bytes);
+  return collective.kind == CollectiveKind::kAllReduce &&
+         reaches(bytes / collective.ranks, choices.all_reduce_by_calls_bytes);
 }
 
 }  // namespace tutti

@@ -9,8 +9,8 @@
 namespace tutti {
 
 PeerBuffers::PeerBuffers(const Call& call, const WorkDivision& work, MailboxBoard& marks, Transport& transport,
-                         std::uint32_t cores, std::optional<BadMessage>& bad)
-    : call_(call), work_(work), marks_(marks), transport_(transport), cores_(cores), bad_(bad) {
+                         const MachineChoices& choices, std::optional<BadMessage>& bad)
+    : call_(call), work_(work), marks_(marks), transport_(transport), choices_(choices), bad_(bad) {
   inputs_.resize(marks.ranks());
   outputs_.resize(marks.ranks());
   cpus_.resize(marks.ranks());
@@ -51,7 +51,7 @@ bool PeerBuffers::show(const WindowRef& window, const std::byte* data, std::uint
     return true;
   }
   const Collective collective{.kind = work_.kind(), .ranks = marks_.ranks()};
-  if (uses_attached_memory(collective, work_.block_bytes(), transport_.attachment(), cores_)) {
+  if (uses_attached_memory(collective, work_.block_bytes(), transport_.attachment(), choices_)) {
     shown_window = kAttached;
     shown_offset = reinterpret_cast<std::uintptr_t>(data);
     return true;

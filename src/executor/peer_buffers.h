@@ -10,6 +10,7 @@
 
 #include "executor/mailbox_board.h"
 #include "executor/work_division.h"
+#include "plan/machine_choices.h"
 
 namespace tutti {
 
@@ -28,10 +29,11 @@ class PeerBuffers {
   // runs the plan.
   enum class PeerState : std::uint8_t { kPending, kFound, kRunsPlan };
 
-  // The references must outlive this object. `call` and `work`: the current call. `cores`: see uses_attached_memory().
+  // The references must outlive this object. `call` and `work`: the current call. `choices`: see
+  // uses_attached_memory().
   // A fault is stored in `bad`.
   PeerBuffers(const Call& call, const WorkDivision& work, MailboxBoard& marks, Transport& transport,
-              std::uint32_t cores, std::optional<BadMessage>& bad);
+              const MachineChoices& choices, std::optional<BadMessage>& bad);
 
   void begin();  // forgets the previous call
   // Writes this rank's mailbox, which advertises its memory. Returns false if a single copy is not possible: the blocks
@@ -89,7 +91,7 @@ class PeerBuffers {
   const WorkDivision& work_;
   MailboxBoard& marks_;
   Transport& transport_;
-  const std::uint32_t cores_;
+  const MachineChoices choices_;
   std::optional<BadMessage>& bad_;
   std::vector<Location> inputs_;  // indexed by rank, as outputs_ and cpus_
   std::vector<Location> outputs_;

@@ -59,9 +59,9 @@ void list_items(const WorkDivision& work, const PeerBuffers& buffers, std::vecto
 
 }  // namespace
 
-SingleCopyCollective::SingleCopyCollective(MailboxBoard& marks, Transport& transport, std::uint32_t cores)
+SingleCopyCollective::SingleCopyCollective(MailboxBoard& marks, Transport& transport, const MachineChoices& choices)
     : marks_(marks),
-      buffers_(call_, work_, marks, transport, cores, bad_),
+      buffers_(call_, work_, marks, transport, choices, bad_),
       mover_(call_, work_, buffers_, marks, transport, bad_),
       shares_(marks) {}
 

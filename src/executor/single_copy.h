@@ -45,20 +45,20 @@
 #include "executor/peer_buffers.h"
 #include "executor/work_division.h"
 #include "executor/work_shares.h"
+#include "plan/machine_choices.h"
 #include "plan/plan.h"
 
 namespace tutti {
 
-// Whether the ranks of a call use each other's private (not registered) memory. `bytes`: length of one block.
-// `cores`: number of CPU cores that the ranks of the machine may use together; 0: unknown, and treated as enough
-// for all ranks. The result is the same on all ranks that pass the same arguments to the call.
+// Whether the ranks of a call use each other's private (not registered) memory. `bytes`: length of one block. The
+// result is the same on all ranks that pass the same arguments to the call.
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
-                          std::uint32_t cores);
+                          const MachineChoices& choices);
 
 class SingleCopyCollective final : public CollectiveTask {
  public:
-  // `marks` and `transport` must outlive this object. `cores`: see uses_attached_memory().
-  SingleCopyCollective(MailboxBoard& marks, Transport& transport, std::uint32_t cores);
+  // The arguments must outlive this object. `choices`: see uses_attached_memory().
+  SingleCopyCollective(MailboxBoard& marks, Transport& transport, const MachineChoices& choices);
   SingleCopyCollective(const SingleCopyCollective&) = delete;  // its parts refer to each other
   SingleCopyCollective& operator=(const SingleCopyCollective&) = delete;
 

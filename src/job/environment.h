@@ -13,6 +13,7 @@
 #include "base/wait.h"
 #include "job/recorder.h"
 #include "job/verified_plan_cache.h"
+#include "plan/machine_choices.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -28,6 +29,8 @@ struct Environment {
   // Number of CPU cores on which the ranks of rank 0's machine may run, counted together. A limit of the cgroup is
   // not applied. 0 if unknown.
   std::uint32_t cores = 0;
+  // How calls inside a machine are carried out (choices_of() in selection/tuning.h). The same on all ranks.
+  MachineChoices choices = default_choices(2, 0);
   Log log{LogLevel::kWarn, 0};
   std::unique_ptr<Recorder> recorder{};  // null if nothing is recorded
 };

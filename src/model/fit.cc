@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/fit_choices.h"
+
 namespace tutti {
 namespace {
 
@@ -147,6 +149,7 @@ Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::ui
 double noise_of(std::span<const Measurement> measured) {
   std::vector<double> ratios;
   for (const Measurement& one : measured) {
+    if (one.what.find(kChoiceMark) != std::string::npos) continue;
     if (one.median_us > 0) ratios.push_back(one.p95_us / one.median_us);
   }
   if (ratios.empty()) return 1;

@@ -22,8 +22,9 @@ namespace tutti {
 //   "mailboxes.crowd"    an all_reduce of 8 bytes by one_shot, of twice as many ranks as cores (but at most 16);
 //                        `bytes` is the number of ranks
 //   "registered"         an all_reduce of two ranks by two_shot, by loads and stores in each other's memory
-//   "attached"           an all_reduce of two ranks by two_shot, by system calls
+//   "attached"           an all_reduce of two ranks by two_shot, by system calls (TUTTI_ATTACH=calls)
 //   "reduce", "copy"     no call: adds two buffers, or copies one; both ranks do so at the same time
+//   "N ranks: ..."       see model/fit_choices.h; not used here
 //
 // Parameters for which a measurement is missing keep the values of default_host_parameters(cores). Measured values
 // are rounded to four digits. Errors: kInvalidArgument if "memory.one_way" lacks a size of at most 64 bytes, or
@@ -31,9 +32,10 @@ namespace tutti {
 Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::uint32_t cores, std::uint64_t slot_bytes);
 
 // How noisy the machine was during the measurements. For each measurement, the 95th percentile of its samples is
-// divided by their median (Measurement::p95_us and median_us). (`tutti tune` takes nine samples, so the 95th percentile
-// is the slowest one.) The result is the median of these ratios. It is 1 if all samples take equally long, or if
-// nothing was measured.
+// divided by their median (Measurement::p95_us and median_us). (`tutti tune` takes at most nine samples, so the 95th
+// percentile is the slowest one.) Those of fit_choices.h do not count, because many of them have more ranks than cores,
+// and vary also on a quiet machine. The result is the median of these ratios. It is 1 if all samples take equally long,
+// or if nothing was measured.
 double noise_of(std::span<const Measurement> measured);
 // From this result of noise_of() on, `tutti tune` warns that the machine was busy. (Seen on two cores of an AMD EPYC:
 // 1.05 if nothing else runs, 2.1 and 4.4 beside two busy loops.)

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/machine_choices.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -116,6 +117,9 @@ struct Parameters {
   std::uint32_t slots = 4;
   // number of copies of a plan among which a call is divided; they run in parallel
   std::uint32_t channels = 1;
+  // The sizes at which calls inside this machine change from one way to another, measured with some numbers of ranks
+  // (at most kMostRankChoices). Empty: not measured. Predictions do not use them.
+  std::vector<RankChoices> choices{};
   // at most kMostMeasurements; may be empty
   std::vector<Measurement> measured{};
 
@@ -132,10 +136,13 @@ struct Parameters {
 // NIC moves them.
 constexpr bool moved_by_channel(Level level) { return level < Level::kNic; }
 
+// version of the JSON format: the value of "tutti_parameters"
+inline constexpr double kParametersFormat = 1;
 // limit on the length of a file of parameters, in bytes
 inline constexpr std::size_t kMostParameterBytes = 256 * 1024;
-// limit on the number of elements of Parameters::measured
+// limits on the number of elements of Parameters::measured and Parameters::choices
 inline constexpr std::size_t kMostMeasurements = 1024;
+inline constexpr std::size_t kMostRankChoices = 4;
 // Read Parameters from JSON: from a text, or from a file. The names of the fields contain the units
 // (docs/parameters-json.md). Fields that are absent keep the values of a default-constructed Parameters. Errors:
 // kInvalidArgument, usually with the line and column, or with the field; load_parameters() also kSystem if the file

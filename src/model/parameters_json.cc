@@ -1,6 +1,6 @@
-// Reads and writes Parameters as JSON. To read, a SAX parser calls Reader for each part of the text, and Reader
-// looks up the path of the part in a table of all fields. So nothing that the table does not contain is ever stored,
-// and each error can report its position or its path.
+// Reads Parameters from JSON. A SAX parser calls Reader for each part of the text, and Reader looks up the path of the
+// part in a table of all fields. So nothing that the table does not contain is ever stored, and each error can report
+// its position or its path.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,6 @@
 namespace tutti {
 namespace {
 
-constexpr double kFormat = 1;  // the value of "tutti_parameters"
 // limit on the length of a text, such as "name"
 constexpr std::size_t kMostTextBytes = 512;
 // limit on the bytes of the file that an error message repeats
@@ -37,8 +36,8 @@ constexpr double kMostGbytesPerS = 1e6;
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Describes the value at a path of the JSON, such as "costs.nic.simple.post_us": its type and range, and the
-// function that stores it. The elements of the array at "measured" have the path "measured[]".
+// Describes the value at a path of the JSON, such as "costs.nic.simple.post_us": its type and range, and the function
+// that stores it. The elements of an array, for example of "measured", have a path with brackets: "measured[]".
 struct Field {
   enum class Content : std::uint8_t { kNumber, kWhole, kText, kObject, kArray };
   Content content = Content::kObject;
@@ -50,6 +49,8 @@ struct Field {
   bool or_zero = false;
   std::function<void(double)> number{};
   std::function<void(const std::string&)> text{};
+  // kArray: adds an element, whose fields are then stored
+  std::function<void()> append{};
 };
 
 // Indexed by path; "" is the outermost object.
@@ -97,13 +98,40 @@ void add_costs(Fields& fields, Parameters& p) {
   }
 }
 
+// The value of a size that the text does not contain.
+constexpr std::uint64_t kMissing = UINT64_MAX;
+
+void add_choices(Fields& fields, std::vector<RankChoices>& choices) {
+  fields["choices"] = {.content = Field::Content::kArray, .most = kMostRankChoices, .append = [&choices] {
+                         choices.push_back({.choices = {kMissing, kMissing, kMissing}});
+                       }};
+  fields["choices[]"] = {};
+  const auto add = [&](const std::string& name, auto member, double least, double most) {
+    fields["choices[]." + name] = {
+        .content = Field::Content::kWhole, .least = least, .most = most, .number = [&choices, member](double x) {
+          member(choices.back(), x);
+        }};
+  };
+  const auto size_of = [](std::uint64_t MachineChoices::*size) {
+    return [size](RankChoices& one, double x) { one.choices.*size = static_cast<std::uint64_t>(x); };
+  };
+  const auto number = [](std::uint32_t RankChoices::*member) {
+    return [member](RankChoices& one, double x) { one.*member = static_cast<std::uint32_t>(x); };
+  };
+  add("ranks", number(&RankChoices::ranks), 2, 65535);
+  add("cores", number(&RankChoices::cores), 1, 1 << 20);
+  add("one_shot_bytes", size_of(&MachineChoices::one_shot_bytes), 0, 0x1p50);
+  add("copy_by_calls_bytes", size_of(&MachineChoices::copy_by_calls_bytes), 0, 0x1p50);
+  add("all_reduce_by_calls_bytes", size_of(&MachineChoices::all_reduce_by_calls_bytes), 0, 0x1p50);
+}
+
 // All fields of the format. Their functions store into `p` and `format`, which must outlive them. The limits of
 // slot_bytes, slots and channels are those of TUTTI_SLOT_BYTES, of TUTTI_SLOTS and of the number of thread blocks of a
 // device, with some margin.
 Fields all_fields(Parameters& p, std::uint32_t& format) {
   Fields fields;
   fields[""] = {};
-  add_whole(fields, "tutti_parameters", format, kFormat, kFormat);
+  add_whole(fields, "tutti_parameters", format, kParametersFormat, kParametersFormat);
   add_text(fields, "name", p.name);
   add_text(fields, "source", p.source);
   add_text(fields, "hardware", p.hardware);
@@ -121,9 +149,11 @@ Fields all_fields(Parameters& p, std::uint32_t& format) {
   add_whole(fields, "slot_bytes", p.slot_bytes, 4096, 1 << 30);
   add_whole(fields, "slots", p.slots, 1, 1024);
   add_whole(fields, "channels", p.channels, 1, 1024);
-  fields["measured"] = {.content = Field::Content::kArray, .most = kMostMeasurements};
-  fields["measured[]"] = {};
+  add_choices(fields, p.choices);
   auto& measured = p.measured;
+  fields["measured"] = {
+      .content = Field::Content::kArray, .most = kMostMeasurements, .append = [&measured] { measured.emplace_back(); }};
+  fields["measured[]"] = {};
   fields["measured[].what"] = {.content = Field::Content::kText,
                                .text = [&measured](const std::string& x) { measured.back().what = x; }};
   fields["measured[].bytes"] = {.content = Field::Content::kWhole, .most = 0x1p50, .number = [&measured](double x) {
@@ -231,8 +261,10 @@ bool Reader::start(Field::Content content) {
     return fail(content == Field::Content::kObject ? "may not be an object" : "may not be an array");
   OpenValue place{.pattern = pattern(), .path = path(), .array = content == Field::Content::kArray};
   if (!open_.empty() && open_.back().array) {
-    if (open_.back().elements > kMostMeasurements) return fail(fmt::format("more than {} elements", kMostMeasurements));
-    p_.measured.emplace_back();
+    const Field& array = fields_.at(open_.back().pattern);
+    if (static_cast<double>(open_.back().elements) > array.most)
+      return fail(fmt::format("more than {} elements", array.most));
+    array.append();
   }
   open_.push_back(std::move(place));
   return true;
@@ -245,7 +277,7 @@ bool Reader::number(double x) {
   if (whole && x != std::floor(x)) return fail(fmt::format("{} is not whole", x));
   if ((x >= field->least && x <= field->most) || (field->or_zero && x == 0)) return field->number(x), true;
   if (pattern() == "tutti_parameters")
-    return fail(fmt::format("this is version {} of the format; known is {}", x, kFormat));
+    return fail(fmt::format("this is version {} of the format; known is {}", x, kParametersFormat));
   return fail(fmt::format("{} is outside {}..{}{}", x, field->least, field->most, field->or_zero ? " and not 0" : ""));
 }
 
@@ -317,94 +349,16 @@ std::optional<Error> check(const Parameters& p) {
   }
   const bool hexadecimal = p.hardware.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!hexadecimal || p.hardware.size() > 64) return invalid("hardware: must be at most 64 hexadecimal digits");
-  return std::nullopt;
-}
-
-// Writes JSON as text, value by value. It does not build a tree of the JSON library, because the destructor of such
-// a tree allocates memory, and if that fails, the process ends. The destructor of a single value does not allocate.
-class JsonWriter {
- public:
-  template <class Value>
-  void add(std::string_view name, const Value& value) {
-    begin_value(name);
-    text_ += nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-  // Begins an object or array. `name` is its key; empty for an element of an array and for the outermost object, which
-  // have no key.
-  void open(std::string_view name, char bracket) {
-    begin_value(name);
-    text_ += bracket;
-    ++depth_;
-    empty_ = true;
-  }
-  void close(char bracket) {
-    --depth_;
-    begin_line();
-    text_ += bracket;
-    empty_ = false;
-  }
-  std::string take() { return std::move(text_) + "\n"; }
-
- private:
-  void begin_line() {
-    if (text_.empty()) return;
-    text_ += '\n';
-    text_.append(2 * depth_, ' ');
-  }
-  void begin_value(std::string_view name) {
-    if (!empty_) text_ += ',';
-    begin_line();
-    empty_ = false;
-    if (!name.empty()) text_ += fmt::format("\"{}\": ", name);
-  }
-
-  std::string text_;
-  std::size_t depth_ = 0;
-  // true if the innermost open object or array has no elements yet, so that no comma is needed
-  bool empty_ = true;
-};
-
-void add_cost(JsonWriter& json, std::string_view protocol, const MessageCost& cost) {
-  json.open(protocol, '{');
-  json.add("post_us", cost.post_us);
-  json.add("latency_us", cost.latency_us);
-  json.add("gap_us", cost.gap_us);
-  json.add("gbytes_per_s", cost.gbytes_per_s);
-  if (cost.channel_gbytes_per_s > 0) json.add("channel_gbytes_per_s", cost.channel_gbytes_per_s);
-  json.close('}');
-}
-
-bool is_known(const MessageCost& cost) { return cost.gbytes_per_s > 0; }
-
-// Writes the costs by level and protocol. Leaves out the protocols that are not available (bandwidth 0), and levels
-// and `costs` if nothing is left of them.
-void add_costs(JsonWriter& json, const Parameters& p) {
-  const auto any = [](const auto& level) { return std::any_of(level.begin(), level.end(), is_known); };
-  if (std::none_of(p.costs.begin(), p.costs.end(), any)) return;
-  json.open("costs", '{');
-  for (std::size_t l = 0; l < kLevels; ++l) {
-    if (!any(p.costs[l])) continue;
-    json.open(to_string(static_cast<Level>(l)), '{');
-    for (std::size_t k = 0; k < kProtocols; ++k) {
-      if (is_known(p.costs[l][k])) add_cost(json, to_string(static_cast<Protocol>(k)), p.costs[l][k]);
+  for (const RankChoices& one : p.choices) {
+    const MachineChoices& sizes = one.choices;
+    if (one.ranks == 0 || one.cores == 0 || sizes.one_shot_bytes == kMissing || sizes.copy_by_calls_bytes == kMissing ||
+        sizes.all_reduce_by_calls_bytes == kMissing) {
+      return invalid(
+          "choices: each element must have ranks, cores, one_shot_bytes, copy_by_calls_bytes and "
+          "all_reduce_by_calls_bytes");
     }
-    json.close('}');
   }
-  json.close('}');
-}
-
-void add_measurements(JsonWriter& json, const std::vector<Measurement>& measured) {
-  if (measured.empty()) return;
-  json.open("measured", '[');
-  for (const Measurement& one : measured) {
-    json.open("", '{');
-    json.add("what", one.what);
-    json.add("bytes", one.bytes);
-    json.add("median_us", one.median_us);
-    json.add("p95_us", one.p95_us);
-    json.close('}');
-  }
-  json.close(']');
+  return std::nullopt;
 }
 
 }  // namespace
@@ -448,32 +402,6 @@ Result<Parameters> load_parameters(const std::string& path) {
   Error error = std::move(parameters).error();
   error.message = fmt::format("{}: {}", path, error.message);
   return error;
-}
-
-std::string to_json(const Parameters& p) {
-  JsonWriter json;
-  json.open("", '{');
-  json.add("tutti_parameters", static_cast<int>(kFormat));
-  if (!p.name.empty()) json.add("name", p.name);
-  if (!p.source.empty()) json.add("source", p.source);
-  if (!p.hardware.empty()) json.add("hardware", p.hardware);
-  add_costs(json, p);
-  json.add("launch_us", p.launch_us);
-  json.add("step_us", p.step_us);
-  json.add("reduce_gbytes_per_s", p.reduce_gbytes_per_s);
-  json.add("copy_gbytes_per_s", p.copy_gbytes_per_s);
-  json.add("attach_us", p.attach_us);
-  json.add("attach_gbytes_per_s", p.attach_gbytes_per_s);
-  json.add("switch_gbytes_per_s", p.switch_gbytes_per_s);
-  json.add("switch_latency_us", p.switch_latency_us);
-  json.add("cores", p.cores);
-  json.add("handover_us", p.handover_us);
-  json.add("slot_bytes", p.slot_bytes);
-  json.add("slots", p.slots);
-  json.add("channels", p.channels);
-  add_measurements(json, p.measured);
-  json.close('}');
-  return json.take();
 }
 
 }  // namespace tutti

@@ -17,10 +17,11 @@
 namespace tutti::detail {
 namespace {
 
-// Up to this size, in an all_reduce on one machine, every rank adds all inputs itself (one_shot), which takes one
-// exchange of messages instead of two. Measured.
-constexpr std::uint64_t kOneShotBytes = 8 * 1024;
-// The limit for one_shot if one GPU carries the call out. A step of a GPU takes long: 4.8 us on one H100. There
+// The same as SelectionQuery::one_shot_bytes, for ranks of which some do not share memory. Up to this size, an
+// all_reduce over sockets inside one machine uses recursive doubling with more than two ranks. Measured.
+constexpr std::uint64_t kShortBySocketsBytes = 8 * 1024;
+// In an all_reduce by one_shot every rank adds all inputs itself, which takes one exchange of messages instead of two.
+// This is the limit for one_shot if one GPU carries the call out. A step of a GPU takes long: 4.8 us on one H100. There
 // one_shot with the protocol simple was faster at this size, the longest that was measured, for 2, 4 and 8 ranks on
 // that GPU (docs/results/2026-11-26-gpu.md).
 constexpr std::uint64_t kOneGpuOneShotBytes = 256 * 1024;
@@ -43,9 +44,9 @@ constexpr std::uint32_t kFewRanks = 16;
 // sending p messages, for p > kFewRanks ranks. Estimate.
 constexpr std::uint64_t kBruckBytes = 256;
 
-std::uint64_t one_shot_bytes(GpuUse gpus) {
-  switch (gpus) {
-    case GpuUse::kNone: return kOneShotBytes;
+std::uint64_t one_shot_bytes(const SelectionQuery& query, bool machines) {
+  switch (query.gpus) {
+    case GpuUse::kNone: return query.memory && !machines ? query.one_shot_bytes : kShortBySocketsBytes;
     case GpuUse::kOneGpu: return kOneGpuOneShotBytes;
     case GpuUse::kSeveralGpus: return kSeveralGpusOneShotBytes;
   }
@@ -108,13 +109,14 @@ Algorithm choose_algorithm(const Collective& collective, const SelectionQuery& q
   const bool in_rank_order = query.in_rank_order;
   CallFacts s{.ranks = collective.ranks,
               .bytes = bytes,
-              .one_shot = bytes <= one_shot_bytes(query.gpus),
+              .one_shot = false,
               .machines = false,
               .shared = collective.nodes.empty(),
               .memory = query.memory || query.gpus != GpuUse::kNone};
   std::uint32_t machines = 0;
   for (const std::uint32_t node : collective.nodes) machines = node + 1 > machines ? node + 1 : machines;
   s.machines = machines > 1;
+  s.one_shot = bytes <= one_shot_bytes(query, s.machines);
   s.shared |= machines < collective.ranks;
   // Each case has rules of its own. A collective for which there is no case uses its direct algorithm.
   switch (collective.kind) {
@@ -155,7 +157,9 @@ const Tuner* AlgorithmSelector::tuner() {
 
 SelectionQuery AlgorithmSelector::complete(const Collective& collective, SelectionQuery query) const {
   query.memory = options_.memory;
-  query.attached = query.attached && uses_attached_memory(collective, query.bytes, options_.attachment, options_.cores);
+  query.attached =
+      query.attached && uses_attached_memory(collective, query.bytes, options_.attachment, options_.choices);
+  query.one_shot_bytes = options_.choices.one_shot_bytes;
   return query;
 }
 
@@ -214,9 +218,11 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     return decision;
   }
   if (!tuner_decides()) {
-    decision.reason =
-        "the rule of thumb, and not these predictions: all ranks share memory, where the rules were measured (on other "
-        "machines)";
+    const bool measured = options_.tuning != nullptr && !options_.tuning->parameters.choices.empty();
+    decision.reason = fmt::format(
+        "the rule of thumb, and not these predictions, because all ranks share memory. Its sizes are {}: {}",
+        measured ? "those of the file (or defaults, if it has none for such ranks)" : "defaults from other machines",
+        to_string(options_.choices));
     return decision;
   }
   const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {

@@ -2,9 +2,10 @@
 // (TUTTI_TUNE) if one applies. Otherwise it uses the rule of thumb, unless the tuner predicts that another algorithm is
 // clearly faster (kWorthChanging in model/tuner.h).
 //
-// If all ranks share memory, the tuner does not replace the rules of thumb, because they were measured, and because a
-// rank learns only after all ranks have entered a call whether the call can use their buffers directly. The rules for
-// several machines and for sockets are estimates, so the tuner replaces them if it predicts a clear gain.
+// If all ranks share memory, the tuner does not replace the rules of thumb, because a rank learns only after all ranks
+// have entered a call whether the call can use their buffers directly. The sizes in these rules are MachineChoices,
+// which `tutti tune` measures. The rules for several machines and for sockets are estimates, so the tuner replaces them
+// if it predicts a clear gain.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "model/tuner.h"
+#include "plan/machine_choices.h"
 #include "plan/plan.h"
 #include "selection/tuning.h"
 #include "transports/transport.h"
@@ -37,6 +39,8 @@ struct SelectionQuery {
   // AlgorithmSelector, true only means that the arguments of the call permit such access; the selector itself checks
   // whether the system permits it and whether the call is long enough.
   bool attached = false;
+  // If all ranks share memory, an all_reduce on the host uses one_shot up to this length (MachineChoices).
+  std::uint64_t one_shot_bytes = default_choices(2, 0).one_shot_bytes;
 };
 
 // Selects by the rules of thumb. The number of machines follows from collective.nodes. Pure function.
@@ -51,6 +55,8 @@ struct SelectorOptions {
   // Environment::cores: the number of cores on which the ranks of rank 0's machine may run. 0 if it is unknown; the
   // selector then assumes that each rank has a core of its own.
   std::uint32_t cores = 0;
+  // How calls inside a machine are carried out.
+  MachineChoices choices = default_choices(2, 0);
   bool memory = true;
   bool mailboxes = false;
   Attachment attachment = Attachment::kNone;
@@ -112,8 +118,9 @@ class AlgorithmSelector {
   std::uint64_t simulated() const { return simulated_; }
 
  private:
-  // Indexed by the number of bits of (bytes - 1), because the limits of mailboxes and of attached memory are powers
-  // of two, and a size equal to the limit belongs to the shorter side. kAuto means not selected yet.
+  // Indexed by the number of bits of (bytes - 1), because the limit of mailboxes is a power of two, and a size equal to
+  // the limit belongs to the shorter side. (The sizes in MachineChoices need not be powers of two, but the table is not
+  // used if all ranks share memory.) kAuto means not selected yet.
   using Buckets = std::array<Selection, 65>;
   const Tuner* tuner();
   SelectionQuery complete(const Collective& collective, SelectionQuery query) const;

@@ -55,6 +55,11 @@ Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const L
   return tuning;
 }
 
+MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32_t cores) {
+  if (tuning == nullptr) return default_choices(ranks, cores);
+  return choices_for(tuning->parameters.choices, ranks, cores);
+}
+
 std::string pack(const Tuning& tuning) {
   const std::string costs = tuning.measured ? compact(tuning.parameters) : std::to_string(tuning.parameters.cores);
   std::string text = fmt::format("{}|{}", tuning.rules, costs);

@@ -34,6 +34,10 @@ struct Tuning {
 // the rules and costs of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
+// The choices for a communicator of `ranks` ranks that share `cores` cores: those of rank 0's file, also if the
+// communicator's machine is another one. `tuning` may be null, as in tests without set-up; then they are the defaults.
+MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32_t cores);
+
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id.
 inline constexpr std::size_t kMostTuningBytes = 3900;
 std::string pack(const Tuning& tuning);

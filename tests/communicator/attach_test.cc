@@ -6,10 +6,13 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include <filesystem>
+#include <fstream>
 #include <new>
 
 #include "communicator/process_support.h"
 #include "communicator/single_copy_support.h"
+#include "model/parameters.h"
 
 namespace {
 std::atomic<int> calls_to_others = 0;  // number of calls of this process that accessed memory of other processes
@@ -56,6 +59,17 @@ bool uses_private_memory(Communicator& rank) {
   if (!rank.all_gather(own.data(), all.data(), kCount, DataType::kFloat32).ok()) std::abort();
   std::int32_t any = calls_to_others > before ? 1 : 0;
   if (!rank.all_reduce(&any, &any, 1, DataType::kInt32, ReduceOp::kMax).ok()) std::abort();
+  return any != 0;
+}
+
+// The same for an all_reduce in which each of two ranks adds as many bytes as it sends in uses_private_memory().
+bool sums_use_private_memory(Communicator& rank) {
+  constexpr std::size_t kCount = 2 << 16;
+  std::vector<float> data(kCount, 1);
+  const int before = calls_to_others;
+  if (!rank.all_reduce(data.data(), data.data(), kCount, DataType::kFloat32, ReduceOp::kSum).ok()) std::abort();
+  std::int32_t any = calls_to_others > before ? 1 : 0;
+  if (!rank.all_reduce(&any, &any, 1, DataType::kInt32, ReduceOp::kMax).ok() || data.back() != 2) std::abort();
   return any != 0;
 }
 
@@ -134,6 +148,29 @@ TEST_F(AttachedProcesses, GiveTheBitsOfTheirPlansAndTouchNothingElse) {
               "")
         << size << " ranks";
   }
+}
+
+// The sizes of rank 0's file (TUTTI_TUNE_FILE) decide, on all ranks, whether calls use private memory of others.
+TEST_F(AttachedProcesses, UseEachOthersMemoryFromTheSizeInTheFileOn) {
+  const std::string path = ::testing::TempDir() + "tutti_attach_" + std::to_string(::getpid()) + ".json";
+  constexpr std::uint64_t kBytes = std::uint64_t{4} << 16;  // length of a block in uses_private_memory()
+  for (const std::uint64_t least : {std::uint64_t{0}, kBytes, kBytes + 1}) {
+    Parameters parameters = default_host_parameters(2);
+    for (const std::uint32_t cores : {1u, 64u})  // whether or not this machine has a core for each rank
+      parameters.choices.push_back({2, cores, {8192, least, least}});
+    std::ofstream(path) << to_json(parameters);
+    const std::uint16_t port = free_port();
+    EXPECT_EQ(run_ranks(2,
+                        [&](std::int32_t number) {
+                          setenv("TUTTI_TUNE_FILE", number == 0 ? path.c_str() : "/nowhere", 1);
+                          auto rank = create(number, 2, port, "auto");
+                          if (rank == nullptr) return 1;
+                          if (uses_private_memory(*rank) != (least == kBytes)) return 2;
+                          return sums_use_private_memory(*rank) == (least == kBytes) ? 0 : 3;
+                        }),
+              "");
+  }
+  std::filesystem::remove(path);
 }
 
 // Rank 2 cannot be attached to, so no rank attaches. Ranks of a split without rank 2 attach again.

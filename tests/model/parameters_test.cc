@@ -27,6 +27,7 @@ Parameters full() {
   p.name = "a \"name\" with \\ and \xc3\xa9";
   p.hardware = "0123456789abcdef";
   p.cost(Level::kNvLink, Protocol::kLl).latency_us = 0.1 + 0.2;  // 0.30000000000000004: all bits must be preserved
+  p.choices = {{2, 8, {.one_shot_bytes = 4096}}, {4, 2, {1, std::uint64_t{1} << 50, 3}}};
   p.measured = {{"memory.simple", 8, 0.25, 0.5}, {"reduce", std::uint64_t{1} << 40, 1e-9, 1e9}};
   return p;
 }
@@ -93,6 +94,12 @@ TEST(Parameters, ErrorsNameThePlace) {
   EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "measured": [{"bytes": 1}, {"bytes": -1}]})"),
               HasSubstr("measured[1].bytes: -1 is outside"));
   EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "measured": [[]]})"), HasSubstr("measured[0]: may not be an array"));
+  EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "choices": [{"ranks": 1}]})"),
+              HasSubstr("choices[0].ranks: 1 is outside 2..65535"));
+  EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "choices": [{"ranks": 2, "cores": 1, "one_shot_bytes": 8}]})"),
+              HasSubstr("choices: each element must have ranks, cores, one_shot_bytes, copy_by_calls_bytes and"));
+  EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "choices": [{}, {}, {}, {}, {}]})"),
+              HasSubstr("choices[4]: more than 4 elements"));
   EXPECT_THAT(error_of(R"({"tutti_parameters": 1, "hardware": "xyz"})"), HasSubstr("hexadecimal"));
   EXPECT_THAT(error_of("{\"tutti_parameters\": 1, \"name\": \"a\\nb\"}"), HasSubstr("control or direction characters"));
 }

@@ -50,6 +50,10 @@ Tuning measured_tuning() {
   Tuning tuning{.parameters = default_host_parameters(2), .measured = true};
   tuning.parameters.name.clear();
   tuning.parameters.source.clear();
+  for (std::uint32_t ranks = 2; ranks < 2 + kMostRankChoices; ++ranks) {
+    constexpr std::uint64_t kLong = std::uint64_t{1} << 50;
+    tuning.parameters.choices.push_back({ranks, ranks, {kLong - ranks, kLong, kLong}});
+  }
   tuning.rules = "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree";
   tuning.overrides = *parse_overrides(tuning.rules);
   return tuning;
@@ -146,6 +150,33 @@ TEST(Tuning, RanksWithDifferentRulesChooseAlike) {
     ASSERT_TRUE(child.ok());
     EXPECT_EQ((*child)->auto_algorithm(CollectiveKind::kAllReduce, 1, DataType::kFloat32), Algorithm::kRing);
   });
+}
+
+// The file has choices for two and for four ranks.
+TEST(Tuning, TheMeasuredChoicesOfTheFileCount) {
+  const std::string path = ::testing::TempDir() + "tutti_choices_test.json";
+  Parameters parameters = default_host_parameters(2);
+  for (const std::uint32_t cores : {1u, 64u}) {  // whether or not this machine has a core for each rank
+    parameters.choices.push_back({2, cores, {.one_shot_bytes = 512}});
+    parameters.choices.push_back({4, cores, {.one_shot_bytes = 64 << 10}});
+  }
+  std::ofstream(path) << to_json(parameters);
+  for (const std::int32_t number : {2, 3, 4}) {
+    auto ranks = create_all(number, {}, 1, {{"TUTTI_TUNE_FILE", path}});
+    ASSERT_TRUE(ranks.ok()) << ranks.error().message;
+    on_all(*ranks, [number](Communicator& rank) {
+      const auto chosen = [&rank](std::size_t bytes) {
+        return rank.auto_algorithm(CollectiveKind::kAllReduce, bytes / 4, DataType::kFloat32);
+      };
+      const std::size_t limit = number < 4 ? 512 : 64 << 10;
+      EXPECT_EQ(chosen(limit), Algorithm::kOneShot) << number << " ranks";
+      EXPECT_EQ(chosen(limit + 4), Algorithm::kTwoShot) << number << " ranks";
+      std::vector<float> data(limit / 4 + 1, 1);
+      ASSERT_TRUE(rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum).ok());
+      EXPECT_EQ(data.back(), static_cast<float>(number));
+    });
+  }
+  std::remove(path.c_str());
 }
 
 TEST(Tuning, ADamagedFileIsNoReasonToFail) {

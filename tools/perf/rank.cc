@@ -252,8 +252,7 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // Rank 0 measures the reference while the others wait (soon asleep) in the barrier() below, so that it can use all
-  // cores.
+  // Rank 0 measures the reference while the others wait in barrier(), soon asleep, so that it can use all cores.
   if (report_ != nullptr && device_ == nullptr && has_reference(options_.collective, report_->job())) {
     row.reference_us = reference_.measure_us(type, op, elements);
   }

@@ -17,10 +17,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/collective_table.h"
 #include "base/config.h"
 #include "model/calibration.h"
 #include "model/fit.h"
+#include "model/fit_choices.h"
 #include "tools/common/exit_status.h"
 #include "tools/common/file.h"
 #include "tools/common/messages.h"
@@ -219,10 +221,12 @@ int run_regret(const TuneArguments& given, const std::vector<std::string>& argum
 
 // Runs as one rank of a measurement. Rank 0 appends its measurements to `csv_path`.
 int run_part(const std::string& name, const std::string& csv_path) {
-  const TunePart part = name == "memory" ? TunePart::kMemory : (name == "nic" ? TunePart::kNic : TunePart::kCrowd);
+  const auto* const part =
+      std::find_if(std::begin(kTuneParts), std::end(kTuneParts), [&](TunePart one) { return to_string(one) == name; });
+  if (part == std::end(kTuneParts)) return usage_error(fmt::format("--part: there is no part \"{}\"", name));
   auto communicator = Communicator::create({});
   if (!communicator) return failure(communicator.error());
-  auto measured = measure_part(**communicator, part);
+  auto measured = measure_part(**communicator, *part);
   if (!measured) return failure(measured.error());
   if ((*communicator)->rank() != 0) return kExitSuccess;
   std::ofstream file(csv_path, std::ios::app);
@@ -230,35 +234,66 @@ int run_part(const std::string& name, const std::string& csv_path) {
   return file.flush() ? kExitSuccess : failure(system_error("cannot write the measurements", errno));
 }
 
-Result<Parameters> measure_machine(const Config& config, std::uint32_t cores) {
+// Runs the ranks that do a part of the measurements, which appends its rows to the file at `csv_path`.
+Status run_ranks(TunePart part, std::uint32_t ranks, const std::string& csv_path) {
+  ::setenv("TUTTI_TRANSPORT", part == TunePart::kNic ? "tcp" : "shm", 1);
+  ::setenv("TUTTI_ATTACH", part == TunePart::kMessages ? "off" : (part == TunePart::kCalls ? "calls" : "auto"), 1);
+  auto command = own_command({"tune", "--part", std::string(to_string(part)), "--csv", csv_path});
+  if (!command) return command.error();
+  const auto status = launch({.name = "tutti tune",
+                              .command = *std::move(command),
+                              .ranks = static_cast<std::int32_t>(ranks),
+                              .timeout = kPartTimeout,
+                              .prefix = Prefix::kErrors});
+  if (!status) return status.error();
+  if (*status == 0) return {};
+  return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+               fmt::format("the ranks that measure \"{}\" ended with status {}", to_string(part), *status)};
+}
+
+// Measures the choices of this number of ranks. If that fails, it only warns, because the costs are useful without
+// them.
+void run_choices(std::uint32_t ranks, const std::string& csv_path) {
+  for (const TunePart part : {TunePart::kMessages, TunePart::kCalls}) {
+    const Status done = run_ranks(part, ranks, csv_path);
+    if (done.ok()) continue;
+    fmt::print(stderr, "tutti tune: {}; some choices for {} ranks may keep their defaults\n", done.error().message,
+               ranks);
+  }
+}
+
+// `cores`: the cores that this process may use; `all_cores`: the same without the CPU limit of its cgroup, which
+// communicators do not consider for their choices either.
+Result<Parameters> measure_machine(const Config& config, std::uint32_t cores, std::uint32_t all_cores) {
   const TemporaryFile rows;
   if (!rows.made()) return system_error("cannot make a temporary file", errno);
-  for (const TunePart part : {TunePart::kMemory, TunePart::kNic, TunePart::kCrowd}) {
-    ::setenv("TUTTI_TRANSPORT", part == TunePart::kNic ? "tcp" : "shm", 1);
-    auto command = own_command({"tune", "--part", std::string(to_string(part)), "--csv", rows.path()});
-    if (!command) return command.error();
-    const auto crowd = static_cast<std::int32_t>(std::min<std::uint32_t>(2 * cores, kMostCrowd));
-    const auto status = launch({.name = "tutti tune",
-                                .command = *std::move(command),
-                                .ranks = part == TunePart::kCrowd ? crowd : 2,
-                                .timeout = kPartTimeout,
-                                .prefix = Prefix::kErrors});
-    if (!status) return status.error();
-    if (*status != 0) {
-      return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                   fmt::format("the ranks that measure \"{}\" ended with status {}", to_string(part), *status)};
-    }
+  const auto crowd = std::min<std::uint32_t>(2 * cores, kMostCrowd);
+  // With more ranks than cores, every wait includes a switch of a core, so the choices change there.
+  std::vector<std::uint32_t> numbers;
+  for (const std::uint32_t ranks : {2u, cores, cores + 1, crowd}) {
+    const std::uint32_t number = std::min(ranks, kMostCrowd);
+    if (number >= 2 && (numbers.empty() || number > numbers.back())) numbers.push_back(number);
+  }
+  TUTTI_TRY(run_ranks(TunePart::kMemory, 2, rows.path()));
+  // The choices are measured in three passes, with other measurements between, and the shortest times count, because a
+  // virtual machine can be slow for seconds.
+  for (const TunePart between : {TunePart::kNic, TunePart::kCrowd, TunePart::kCrowd}) {
+    TUTTI_TRY(run_ranks(between, between == TunePart::kNic ? 2 : crowd, rows.path()));
+    for (const std::uint32_t ranks : numbers) run_choices(ranks, rows.path());
   }
   auto measured = parse_measurements(rows.text());
   if (!measured) return measured.error();
-  return fit_parameters(*measured, cores, config.slot_bytes_or(kSlotBytes));
+  measured = shortest_of(*measured);
+  auto parameters = fit_parameters(*measured, cores, config.slot_bytes_or(kSlotBytes));
+  if (parameters) parameters->choices = fit_choices(*measured, numbers, all_cores);
+  return parameters;
 }
 
 std::string summary(const Parameters& p) {
   const MessageCost& memory = p.cost(Level::kMemory, Protocol::kSimple);
   const MessageCost& nic = p.cost(Level::kNic, Protocol::kSimple);
   const MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
-  return fmt::format(
+  std::string text = fmt::format(
       "a message by memory   post {:.2f} us, latency {:.2f} us, {:.1f} GB/s\n"
       "a message by TCP      post {:.2f} us, latency {:.2f} us, {:.1f} GB/s (loopback)\n"
       "a mailbox             latency {:.2f} us\n"
@@ -268,6 +303,9 @@ std::string summary(const Parameters& p) {
       memory.post_us, memory.latency_us, memory.gbytes_per_s, nic.post_us, nic.latency_us, nic.gbytes_per_s,
       p.cost(Level::kMemory, Protocol::kLl).latency_us, window.gbytes_per_s, p.attach_gbytes_per_s, p.launch_us,
       p.reduce_gbytes_per_s, p.copy_gbytes_per_s, p.cores, p.handover_us);
+  for (const RankChoices& one : p.choices)
+    text += fmt::format("{:<4} ranks            {}\n", one.ranks, to_string(one.choices));
+  return text;
 }
 
 // Warns on standard error if the measured times vary so much (noise_of()) that other work must have disturbed them.
@@ -276,10 +314,10 @@ void warn_of_noise(const Parameters& parameters) {
   if (noise < kMuchNoise) return;
   fmt::print(
       stderr,
-      "tutti tune: the machine was busy: in at least half of the {} measurements, the slowest sample took {:.1f} "
+      "tutti tune: the machine was busy: in at least half of the measurements of costs, the slowest sample took {:.1f} "
       "times as long as the median sample, or longer. These costs may be wrong. Measure again when nothing else "
       "runs.\n",
-      parameters.measured.size(), noise);
+      noise);
 }
 
 // Checks that the folder of `tune_file` (TUTTI_TUNE_FILE) exists. The command does not create a folder that the user
@@ -305,9 +343,10 @@ int run_measure(const TuneArguments& given) {
   ::unsetenv("TUTTI_TUNE");
   ::unsetenv("TUTTI_TUNE_FILE");
   // These settings of the user would change the results, which must show the properties of the machine.
-  for (const char* name : {"TUTTI_ATTACH", "TUTTI_SLOTS", "TUTTI_SLOT_BYTES"}) ::unsetenv(name);
+  for (const char* name : {"TUTTI_SLOTS", "TUTTI_SLOT_BYTES", "TUTTI_CHECKSUM", "TUTTI_UNIFORM", "TUTTI_RECORD"})
+    ::unsetenv(name);
   const HostTopology host = discover_host();
-  auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit));
+  auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit), cores_of({host.cpus}, 0));
   if (!parameters) return failure(parameters.error());
   parameters->name = fmt::format("{} cores", parameters->cores);
   parameters->source = fmt::format("tutti tune, {}", utc_now());

@@ -121,11 +121,13 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   Collective collective{.kind = options.kind, .ranks = ranks};
   collective.nodes = nodes_of_ranks(ranks, options.machines);
   const bool alone = options.machines == 1 && !options.tcp;
+  const std::uint32_t cores = cores_of({host.cpus}, 0);
   detail::AlgorithmSelector selector(
       {.tuning = std::make_shared<const detail::Tuning>(tuning),  // a shared_ptr, because communicators share one
        .ranks = ranks,
        .nodes = collective.nodes,
-       .cores = cores_of({host.cpus}, 0),
+       .cores = cores,
+       .choices = choices_for(tuning.parameters.choices, ranks, cores),
        .memory = !options.tcp,
        .mailboxes = alone,
        .attachment = alone ? Attachment::kLongCalls : Attachment::kNone,
@@ -139,7 +141,8 @@ Result<std::string> explain_here(const ExplainOptions& options) {
     text += "This machine has not been measured: run tutti tune.\n\n";
   if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
   if (rounded_up_bytes != options.bytes)
-    text += fmt::format("Decided and predicted as a call of {} bytes.\n\n", rounded_up_bytes);
+    text += fmt::format("{} as a call of {} bytes.\n\n",
+                        selector.shares_memory() ? "Predicted" : "Decided and predicted", rounded_up_bytes);
   const std::string chunk = decision.chunk_bytes > 0 ? fmt::format(" in chunks of {}", decision.chunk_bytes) : "";
   text += "What the runtime predicts and chooses for host memory; calls that GPUs carry out go by rules of thumb.\n\n";
   return text + table(decision.predictions, config->slot_bytes_or(kSlotBytes), decision.algorithm) +

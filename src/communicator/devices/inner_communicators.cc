@@ -121,6 +121,7 @@ class InnerMaker {
     const Gather gather = among_some(among_, ranks);
     auto environment = make_environment(inner.job_context, inner.members, inner.rank, id, gather);
     if (!environment) return environment.error();
+    environment->choices = choices_of(job_context.tuning.get(), inner.ranks, environment->cores);
     std::unique_ptr<DeviceResources> resources;
     if (on_devices) {
       auto made = make_device_resources(job_context, inner.members, inner.rank, id, *environment, gather);

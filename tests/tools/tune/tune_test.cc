@@ -61,6 +61,8 @@ TEST(TuneMeasurements, ShowHowNoisyTheMachineWas) {
   EXPECT_DOUBLE_EQ(noise_of(quiet), 1.2);
   const std::vector<Measurement> busy{{"copy", 8, 10, 11}, {"reduce", 8, 10, 40}, {"alone", 8, 10, 90}};
   EXPECT_DOUBLE_EQ(noise_of(busy), 4);
+  const std::vector<Measurement> crowded{{"copy", 8, 10, 11}, {"4 ranks: one_shot", 8, 10, 90}};
+  EXPECT_DOUBLE_EQ(noise_of(crowded), 1.1) << "more ranks than cores vary anyway";
   EXPECT_LT(noise_of(quiet), kMuchNoise);
   EXPECT_GT(noise_of(busy), kMuchNoise);
 }
@@ -72,6 +74,12 @@ TEST(TuneMeasurements, AreReadBack) {
   EXPECT_EQ(*again, measured);
   EXPECT_FALSE(parse_measurements("memory.one_way,8,0.25").ok());
   EXPECT_FALSE(parse_measurements("memory.one_way").ok());
+}
+
+TEST(TuneMeasurements, OfOneThingTheShortestCounts) {
+  const std::vector<Measurement> measured{
+      {"a", 8, 3, 4}, {"b", 8, 1, 2}, {"a", 8, 2, 9}, {"a", 16, 1, 1}, {"a", 8, 5, 5}};
+  EXPECT_EQ(shortest_of(measured), (std::vector<Measurement>{{"a", 8, 2, 9}, {"b", 8, 1, 2}, {"a", 16, 1, 1}}));
 }
 
 TEST(Explain, ShowsEveryAlgorithmAndTheChoice) {

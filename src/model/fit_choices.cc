@@ -1,0 +1,126 @@
+#include "model/fit_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr std::array<std::string_view, kMeasuredWays> kWayNames = {
+    "one_shot",
+    "two_shot",
+    "registered one_shot",
+    "registered two_shot",
+    "all_reduce by messages",
+    "all_reduce by calls",
+    "broadcast by messages",
+    "broadcast by calls",
+    "all_gather by messages",
+    "all_gather by calls",
+};
+
+// A limit other than the default is taken only if the measured calls then take less time by this factor, as a geometric
+// mean. Small noise does not reach this, for example if the system forbids the system calls, so that both measurements
+// use messages.
+constexpr double kClearGain = 1.05;
+
+// Two ways of the same call: one for short messages, and one for long ones.
+struct Pair {
+  MeasuredWay below;
+  MeasuredWay above;
+};
+
+// By size: the logarithm of the time of the way `below`, divided by that of the way `above`. If several pairs share a
+// limit, their logarithms are added.
+using Ratios = std::map<std::uint64_t, double>;
+
+Ratios ratios_of(std::span<const Measurement> measured, std::uint32_t ranks, std::span<const Pair> pairs) {
+  Ratios ratios;
+  for (const Pair& pair : pairs) {
+    const std::string below = measurement_name(ranks, pair.below);
+    const std::string above = measurement_name(ranks, pair.above);
+    for (const Measurement& one : measured) {
+      if (one.what != below || !(one.median_us > 0)) continue;
+      for (const Measurement& other : measured) {
+        if (other.what != above || other.bytes != one.bytes || !(other.median_us > 0)) continue;
+        ratios[one.bytes] += std::log(one.median_us / other.median_us);
+      }
+    }
+  }
+  return ratios;
+}
+
+// Returns how many sizes, the shortest ones, are carried out by the way `below`: at least `fewest`, and `usual` if no
+// other number is clearly better.
+std::size_t sizes_below(const Ratios& ratios, std::size_t fewest, std::size_t usual) {
+  // Indexed by this number: the logarithm of the product of all times, divided by that for the number 0. For each of
+  // these sizes the way `below` takes the place of the way `above`.
+  std::vector<double> costs{0};
+  for (const auto& [bytes, ratio] : ratios) costs.push_back(costs.back() + ratio);
+  const auto least = std::min_element(costs.begin() + static_cast<std::ptrdiff_t>(fewest), costs.end());
+  const double gain = std::log(kClearGain) * static_cast<double>(ratios.size());
+  return costs[usual] - *least < gain ? usual : static_cast<std::size_t>(least - costs.begin());
+}
+
+std::uint64_t size_at(const Ratios& ratios, std::size_t index) {
+  return std::next(ratios.begin(), static_cast<std::ptrdiff_t>(index))->first;
+}
+
+// The length of the longest calls that are carried out by the way `below`: at least the shortest measured length,
+// because shorter calls were not measured. `usual`: the default of this length. Nothing if nothing was measured.
+std::optional<std::uint64_t> last_below(const Ratios& ratios, std::uint64_t usual) {
+  if (ratios.empty()) return std::nullopt;
+  const auto fits = static_cast<std::size_t>(std::distance(ratios.begin(), ratios.upper_bound(usual)));
+  const std::size_t below = sizes_below(ratios, 1, std::max<std::size_t>(fits, 1));
+  return below == fits ? usual : size_at(ratios, below - 1);
+}
+
+// The length of the shortest calls that are carried out by the way `above`; 0: none. `usual`: the default of this
+// length. Nothing if nothing was measured.
+std::optional<std::uint64_t> first_above(const Ratios& ratios, std::uint64_t usual) {
+  if (ratios.empty()) return std::nullopt;
+  const auto begin = usual == 0 ? ratios.end() : ratios.lower_bound(usual);
+  const auto shorter = static_cast<std::size_t>(std::distance(ratios.begin(), begin));
+  const std::size_t below = sizes_below(ratios, 0, shorter);
+  if (below == shorter) return usual;
+  return below == ratios.size() ? 0 : size_at(ratios, below);
+}
+
+}  // namespace
+
+std::string measurement_name(std::uint32_t ranks, MeasuredWay way) {
+  return fmt::format("{}{}{}", ranks, kChoiceMark, kWayNames[static_cast<std::size_t>(way)]);
+}
+
+std::vector<RankChoices> fit_choices(std::span<const Measurement> measured, std::span<const std::uint32_t> ranks,
+                                     std::uint32_t cores) {
+  using enum MeasuredWay;
+  constexpr Pair kShort[] = {{kOneShot, kTwoShot}, {kRegisteredOneShot, kRegisteredTwoShot}};
+  constexpr Pair kCopies[] = {{kBroadcastByMessages, kBroadcastByCalls}, {kAllGatherByMessages, kAllGatherByCalls}};
+  constexpr Pair kLongSums[] = {{kAllReduceByMessages, kAllReduceByCalls}};
+  std::vector<RankChoices> all;
+  for (const std::uint32_t number : ranks) {
+    const MachineChoices usual = default_choices(number, cores);
+    const auto one_shot = last_below(ratios_of(measured, number, kShort), usual.one_shot_bytes);
+    const auto copies = first_above(ratios_of(measured, number, kCopies), usual.copy_by_calls_bytes);
+    // In the measurements of an all_reduce, the sizes are those of the whole call.
+    const auto sums = first_above(ratios_of(measured, number, kLongSums), usual.all_reduce_by_calls_bytes * number);
+    if (!one_shot && !copies && !sums) continue;
+    all.push_back({.ranks = number,
+                   .cores = cores,
+                   .choices = {.one_shot_bytes = one_shot.value_or(usual.one_shot_bytes),
+                               .copy_by_calls_bytes = copies.value_or(usual.copy_by_calls_bytes),
+                               .all_reduce_by_calls_bytes = sums ? *sums / number : usual.all_reduce_by_calls_bytes}});
+  }
+  return all;
+}
+
+}  // namespace tutti

@@ -1,0 +1,43 @@
+// Computes the choices between ways to carry out a call (MachineChoices) from times that `tutti tune` has measured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/parameters.h"
+#include "plan/machine_choices.h"
+
+namespace tutti {
+
+// The ways whose times are compared. The sizes (Measurement::bytes) are the lengths of one block.
+enum class MeasuredWay : std::uint8_t {
+  kOneShot,            // an all_reduce by one_shot, in ordinary memory
+  kTwoShot,            // the same by two_shot, without system calls
+  kRegisteredOneShot,  // the same two, in registered memory
+  kRegisteredTwoShot,
+  kAllReduceByMessages,  // a long all_reduce by two_shot, in ordinary memory, as the ways below
+  kAllReduceByCalls,     // by system calls (TUTTI_ATTACH=calls)
+  kBroadcastByMessages,
+  kBroadcastByCalls,
+  kAllGatherByMessages,
+  kAllGatherByCalls,
+};
+inline constexpr std::size_t kMeasuredWays = 10;
+
+// The name of the measurement (Measurement::what) of a way with this number of ranks, for example "2 ranks: one_shot".
+std::string measurement_name(std::uint32_t ranks, MeasuredWay way);
+// a part of these names, and of no others
+inline constexpr std::string_view kChoiceMark = " ranks: ";
+
+// Returns the choices for each of these numbers of ranks, except for those with which nothing was measured. For each
+// limit between two ways, the time of each measured call is divided by that of the faster way, and the limit with the
+// smallest product of these ratios is taken, if it is clearly better than that of default_choices(). A limit whose ways
+// were not measured is that of default_choices(). `cores`: the cores of the machine. Pure function.
+std::vector<RankChoices> fit_choices(std::span<const Measurement> measured, std::span<const std::uint32_t> ranks,
+                                     std::uint32_t cores);
+
+}  // namespace tutti
