@@ -14,11 +14,11 @@ struct Cgroup {
   std::filesystem::path folder;  // its folder, which contains the files with its limits
 };
 
-// Returns the cgroups that contain this process and in which `controller` ("memory" or "cpu") can set limits: each one
-// is followed by the one that contains it. In a container, the paths may name cgroups outside the container, whose
-// folders do not exist here; the container's own cgroup is then the mounted folder itself, which is the last one of its
-// version. Reads /proc/self/cgroup, and never fails: if the file cannot be read, there are no cgroups. `root`, the
-// folder of the kernel's files, is "/" except in tests. May be called by any thread.
+// Returns the cgroups that contain this process: those of version 2, and those of version 1 with `controller` ("memory"
+// or "cpu"). Within a version, each one is followed by the one that contains it. In a container, the paths may name
+// cgroups outside the container, whose folders do not exist here; the container's own cgroup is then the mounted folder
+// itself, which is the last one of its version. Reads /proc/self/cgroup, and never fails: if the file cannot be read,
+// there are no cgroups. `root`, the folder of the kernel's files, is "/" except in tests. May be called by any thread.
 std::vector<Cgroup> cgroups_of_this_process(std::string_view controller, const std::filesystem::path& root = "/");
 
 }  // namespace tutti

@@ -12,7 +12,7 @@ namespace tutti {
 
 struct HostTopology {
   std::vector<bool> cpus{true};        // indexed by CPU number: true if the calling thread may run on the CPU
-  std::uint32_t cpu_limit = 0;         // cgroup_cpu_limit()
+  std::uint32_t cpu_limit = 0;         // cgroup_cpu_limit(): in cores; 0: no limit known
   std::uint64_t l2_bytes = 0;          // size of the L2 cache of one core; 0: unknown
   std::uint64_t last_level_bytes = 0;  // size of the L3 cache, or of the L2 cache if that is larger; 0: unknown
 

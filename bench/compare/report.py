@@ -77,6 +77,17 @@ README_BEGIN = "<!-- scripts/compare writes the lines up to the next comment -->
 README_END = "<!-- end of the lines of scripts/compare -->"
 
 
+# The names of the libraries by the first word of their variants (peers.py).
+_PEERS = {
+    "ompi": "Open MPI",
+    "mpich": "MPICH",
+    "gloo": "Gloo",
+    "ompi5": "Open MPI 5",
+    "mpich5": "MPICH 5",
+    "impi": "Intel MPI",
+}
+
+
 def update_readme(results: Results, readme: Path) -> None:
     """Replaces the table of results in the README, and the sentence above it. Raises ValueError if the README does not
     have the two comments that enclose them."""
@@ -89,7 +100,8 @@ def update_readme(results: Results, readme: Path) -> None:
 
 def readme_text(results: Results) -> str:
     machine = results.machine
-    peers = [name for name in results.versions if name not in ("Tutti", "UCX")]
+    measured = {cell.variant.split("_")[0] for cell in results.of("memory") if cell.times}
+    peers = [name for maker, name in _PEERS.items() if maker in measured]
     names = " and ".join(filter(None, [", ".join(peers[:-1]), *peers[-1:]]))
     return (
         f"How many times as fast as the best of {names} in the same run: float32 all-reduce in place on "

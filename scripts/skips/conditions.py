@@ -212,7 +212,8 @@ PLAIN = {
                                       "/usr/share/cmake/Torch/TorchConfig.cmake"),
     "no-mpich-headers": lambda: not exists("/usr/include/*/mpich/mpi.h"),
     "no-gloo-headers": lambda: not exists("/usr/include/gloo/allreduce.h"),
-    "no-pypi-peers": lambda: not all(exists(str(ROOT / f"build/peers/{name}/lib/libmpi.so")) for name in PYPI_PEERS),
+    **{f"no-pypi-{name}": lambda name=name: not exists(str(ROOT / f"build/peers/{name}/lib/libmpi.so"))
+       for name in PYPI_PEERS},
 }
 
 

@@ -27,8 +27,9 @@ class ReportTest(unittest.TestCase):
         self.assertNotIn("## Other collectives", text)
 
     def test_the_readme_gets_the_table_between_its_comments(self) -> None:
-        results = made({"tutti_registered": [1.0], "tutti_plain": [2.0], "ompi": [4.0, 10.0, 12.0]})
-        results.versions = {"Tutti": "x", "Open MPI": "4", "UCX": "1", "Intel MPI": "2021"}
+        times = {"tutti_registered": [1.0], "tutti_plain": [2.0], "ompi_nocma": [4.0, 10.0, 12.0], "impi": [50.0]}
+        results = made(times)
+        results.cell("memory", "all_reduce", 2, 8, "mpich5").note = "failed"
         results.machine |= {"cpu": "Some CPU", "date": "2026-01-02"}
         with tempfile.TemporaryDirectory() as folder:
             readme = Path(folder) / "README.md"

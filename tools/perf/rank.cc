@@ -20,11 +20,11 @@
 #include "base/assert.h"
 #include "base/config.h"
 #include "device/native/device_calls.h"
-#include "tools/perf/reference.h"
 #include "tools/perf/buffer.h"
 #include "tools/perf/collective.h"
 #include "tools/perf/data.h"
 #include "tools/perf/memory.h"
+#include "tools/perf/reference.h"
 #include "tutti/group.h"
 
 namespace tutti::tool {

@@ -109,7 +109,7 @@ Status PerfReport::print_row(const PerfRow& row) const {
   if (has_reference_) {
     const std::optional<double> percent = of_reference_percent(row, job_.ranks);
     reference = fmt::format(" | {:>10} {:>12}", row.reference_us ? time_text(*row.reference_us) : "-",
-                        percent ? fmt::format("{:.1f}", *percent) : "-");
+                            percent ? fmt::format("{:.1f}", *percent) : "-");
   }
   return print(fmt::format("  {:>11} {:>12} {:>11} {:>9} {:>17} | {} | {}{}\n", bytes_of(row),
                            shown_count(options_.collective, job_.ranks, row.elements), type_text(row), op_text(row),
