@@ -108,8 +108,8 @@ void reduce_scatter_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::ui
   }
 }
 
-// Appends the all-gather with runs to the channel of `rank`. `own` is the slice with this rank's block: either
-// out[rank], or a slice of the input, which is then also copied to out[rank].
+// Appends the all-gather with runs to the channel of `rank`. `own` is the slice that contains the block of this rank:
+// out[rank] or a slice of the input. If it is a slice of the input, the plan also copies the block to out[rank].
 void all_gather_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32_t ranks, Slice own) {
   const std::vector<std::uint32_t> skips = circulant_skips(ranks);
   const auto block = [&](std::uint32_t i) { return (rank + i) % ranks; };

@@ -57,7 +57,7 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
                    message.loss.lacked);
 }
 
-// The text for the resource that a rank lacked when it gave up a call, after "rank 1 gave it up (...)". May be empty.
+// The end of an error message "rank 1 gave it up (...)" that names the resource which that rank lacked; may be empty.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
