@@ -4,7 +4,10 @@ import re
 import xml.etree.ElementTree
 
 CUT_OFF = "This part of the test output was removed since it exceeds the threshold"
-TROUBLE = re.compile(r"\[  FAILED  \]|(Address|Leak|Thread|UndefinedBehavior)Sanitizer[: ]|runtime error:")
+# The reports of sanitizers. The name of a sanitizer alone is no report: the reason of a skip may contain it.
+TROUBLE = re.compile(
+    r"\[  FAILED  \]|(Address|Leak|Thread|UndefinedBehavior)Sanitizer(:| CHECK failed)|runtime error:"
+)
 
 
 class Unreadable(Exception):

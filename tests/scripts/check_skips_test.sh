@@ -105,6 +105,14 @@ a_failure_behind_a_skip_is_seen() {
   grep -q '100% tests passed' "$here/ctest.log" || fail 'ctest did not report the test as passed'
   expect 1 '^skip not accepted: Suite.Leaks .*: it failed, too: LeakSanitizer'
 }
+a_reason_may_name_a_sanitizer() {
+  test_that Suite.Races \
+    'printf "%s\n" "a.cc:1: Skipped" "ThreadSanitizer would find it" "[  SKIPPED ] Suite.Races (0 ms)"' \
+    "$skips_by_words"
+  echo 'Suite\.Races | memory<900000GiB | always' >"$here/skips.txt"
+  check
+  expect 0 '^1 skipped, memory<900000GiB: always$'
+}
 a_disabled_test_is_a_skip() {
   test_that Suite.DISABLED_Runs 'true' 'DISABLED TRUE'
   check
