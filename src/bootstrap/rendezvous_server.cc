@@ -235,18 +235,22 @@ void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client, boo
     const auto silent = ranks_without(has_blob);
     fail(ErrorCode::kTimeout, silent.front(),
          fmt::format("rank {} gave up set-up, waiting for rank(s) {}", client->rank, fmt::join(silent, ", ")));
-  } else if (has_failed || std::any_of(clients_.begin(), clients_.end(), has_blob)) {
+  } else if (has_failed) {
     fail(ErrorCode::kPeerLost, client->rank, fmt::format("rank {} gave up set-up", client->rank));
+  } else if (std::any_of(clients_.begin(), clients_.end(), has_blob)) {
+    fail_because_left(client->rank);
   }
+}
+
+// The set-up of `rank` has succeeded, and other ranks are in a round without it.
+void RendezvousServer::Core::fail_because_left(std::int32_t rank) {
+  fail(ErrorCode::kPeerLost, rank, fmt::format("rank {} left set-up before the others", rank));
 }
 
 void RendezvousServer::Core::finish_round() {
   if (!complete() || failure_) return;
   for (const ConnectionPtr& client : clients_) {
-    if (client->has_quit) {
-      fail(ErrorCode::kPeerLost, client->rank, fmt::format("rank {} left set-up before the others", client->rank));
-      return;
-    }
+    if (client->has_quit) return fail_because_left(client->rank);
   }
   if (!ranks_without(has_blob).empty()) return;
   if (!std::exchange(encryption_checked_, true)) {

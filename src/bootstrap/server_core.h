@@ -85,6 +85,7 @@ class RendezvousServer::Core final : detail::AdmissionHost {
   void read_message(const ConnectionPtr& client);
   void take_message(const ConnectionPtr& client);
   void handle_early_leave(const ConnectionPtr& client, bool has_failed);
+  void fail_because_left(std::int32_t rank);
   void finish_round();
   void end(const ConnectionPtr& client);
   void fail(ErrorCode code, std::int32_t rank, const std::string& message);
