@@ -1,6 +1,6 @@
-# The files that `cmake --install` installs: libtutti.so and libnccl.so.2, the public headers, the tutti tool, a CMake
-# package so that find_package(tutti) provides tutti::tutti and tutti::nccl, and tutti.pc for pkg-config. Included
-# last, because it uses the targets.
+# The files that `cmake --install` installs: libtutti.so, libnccl.so.2 and libtutti_heap.so, the public headers, the
+# tutti tool, a CMake package so that find_package(tutti) provides tutti::tutti and tutti::nccl, and tutti.pc for
+# pkg-config. Included last, because it uses the targets.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -15,6 +15,7 @@ if(TARGET tutti_nccl_shared)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endif()
+install(TARGETS tutti_heap_shared EXPORT tutti-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tutti_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET tutti_train)
   install(TARGETS tutti_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

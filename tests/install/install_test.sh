@@ -24,7 +24,7 @@ for file in bin/tutti include/tutti/tutti.h include/nccl.h; do
 done
 # Only these files may be installed: no ".a" files and no internal headers.
 ours='bin/tutti(-train)?|include/(tutti/[a-z_]+|nccl)\.h'
-ours+='|lib.*/lib(tutti|nccl)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake|lib.*/pkgconfig/tutti\.pc'
+ours+='|lib.*/lib(tutti|nccl|tutti_heap)\.so[.0-9]*|lib.*/cmake/tutti/[^/]+\.cmake|lib.*/pkgconfig/tutti\.pc'
 foreign=$(find "$prefix" -type f -o -type l | sed "s|^$prefix/||" | grep -vE "^($ours)\$" || true)
 [ -z "$foreign" ] || fail "unexpected files: $foreign"
 
@@ -44,6 +44,10 @@ run 2 all_reduce
 for rank in 0 1; do
   grep -qx "\[$rank\] rank $rank of 2: the last sum is 2997" "$place/run.log" || fail "rank $rank printed another sum"
 done
+# The launcher finds the shared heap in the folder to which the installation was moved.
+# shellcheck disable=SC2016 # the variable is that of the rank
+preload=$("$prefix/bin/tutti" run -n 1 --no-prefix --shared-heap -- sh -c 'echo "$LD_PRELOAD"')
+[[ -f $preload && $preload == "$prefix"/lib*/libtutti_heap.so ]] || fail "--shared-heap preloads '$preload'"
 for ranks in 1 4; do
   run "$ranks" tour
   [ "$(grep -c "of $ranks completed the tour" "$place/run.log")" = "$ranks" ] ||

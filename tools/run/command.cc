@@ -1,9 +1,13 @@
 #include "tools/run/command.h"
 
 #include <fmt/format.h>
+#include <limits.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,10 +29,24 @@ struct RunOptions {
   std::int64_t grace_ms = 2000;
   double timeout_s = 0;
   bool no_prefix = false;
+  bool shared_heap = false;
   std::string elastic;  // "MIN:MAX"; empty: not elastic
   ElasticBounds bounds;
   double rejoin_s = 60;
 };
+
+// The path of libtutti_heap.so: in ../lib beside the folder of this program, as in a build folder, or in the folder for
+// libraries of an installation. Empty: there is none.
+std::string heap_library() {
+  std::array<char, PATH_MAX> path = {};
+  if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) return {};
+  const std::filesystem::path prefix = std::filesystem::path(path.data()).parent_path().parent_path();
+  for (const char* folder : {"lib", TUTTI_LIBRARY_FOLDER}) {
+    const std::filesystem::path library = prefix / folder / "libtutti_heap.so";
+    if (::access(library.c_str(), R_OK) == 0) return library.string();
+  }
+  return {};
+}
 
 int run(RunOptions options, const std::vector<std::string>& program) {
   if (!options.elastic.empty()) {
@@ -44,6 +62,15 @@ int run(RunOptions options, const std::vector<std::string>& program) {
   if (program.empty()) {
     return report_usage("run", fmt::format("no program; write `tutti run -n {} -- PROGRAM ARGS...`", options.ranks));
   }
+  const std::string preload = options.shared_heap ? heap_library() : "";
+  if (options.shared_heap && preload.empty()) {
+    fmt::print(stderr, "tutti run: --shared-heap: there is no libtutti_heap.so in the folder for libraries\n");
+    return kExitFailure;
+  }
+  if (preload.find_first_of(" :") != std::string::npos) {  // the dynamic linker would take it for several paths
+    fmt::print(stderr, "tutti run: --shared-heap: move \"{}\" to a path without spaces and colons\n", preload);
+    return kExitFailure;
+  }
   const Result<int> status =
       launch({.name = "tutti run",
               .command = program,
@@ -51,6 +78,7 @@ int run(RunOptions options, const std::vector<std::string>& program) {
               .grace = std::chrono::milliseconds(options.grace_ms),
               .timeout = std::chrono::milliseconds(std::int64_t(options.timeout_s * 1000)),
               .prefix = options.no_prefix ? Prefix::kNone : Prefix::kAll,
+              .preload = preload,
               .elastic = options.elastic.empty() ? std::nullopt : std::optional(options.bounds)});
   if (status) return *status;
   fmt::print(stderr, "tutti run: {}\n", status.error().message);
@@ -88,6 +116,9 @@ void add_run_command(CLI::App& app, std::vector<std::string> program, int& exit_
       ->capture_default_str();
   command->add_option("--timeout-s", options->timeout_s, "End the job after this many seconds; 0: never")
       ->check(number_in(0.0, kMaxTimeoutS));
+  command->add_flag(
+      "--shared-heap", options->shared_heap,
+      "Allocate blocks of 32 KiB or more in shared memory, so that collectives need no copies (docs/heap.md)");
   command->add_flag("--no-prefix", options->no_prefix, "Print the ranks' lines without a prefix");
   command->callback([options, program = std::move(program), &exit_status] { exit_status = run(*options, program); });
 }

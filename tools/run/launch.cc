@@ -163,6 +163,7 @@ Status Job::start() {
   Result<JobIdentity> identity = JobIdentity::create(options_.ranks, root_);
   if (!identity) return identity.error();
   identity_ = *identity;
+  identity_.preload = options_.preload;
   // This process creates the unique ids of an elastic job, and must protect them with the job key, which
   // UniqueId::create() reads from the environment.
   if (elastic_) {

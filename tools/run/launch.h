@@ -29,6 +29,7 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{2000};
   std::chrono::milliseconds timeout{0};  // timeout of the whole job; 0: none
   Prefix prefix = Prefix::kAll;
+  std::string preload{};                   // path of a library that the ranks load before all others; empty: none
   std::optional<ElasticBounds> elastic{};  // set: an elastic job, in which ranks that fail are replaced
 };
 

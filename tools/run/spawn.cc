@@ -44,9 +44,14 @@ struct Pipe {
 
 std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t rank, int elastic_fd) {
   std::vector<std::string> environment;
+  std::string preload = job.preload;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
+    if (name == "LD_PRELOAD" && !job.preload.empty()) {
+      if (text.size() > name.size() + 1) preload += fmt::format(":{}", text.substr(name.size() + 1));
+      continue;
+    }
     if (std::find(kRankVariables.begin(), kRankVariables.end(), name) == kRankVariables.end())
       environment.emplace_back(text);
   }
@@ -57,6 +62,7 @@ std::vector<std::string> rank_environment(const JobIdentity& job, std::int32_t r
   environment.push_back(fmt::format("TUTTI_ROOT={}", job.root));
   environment.push_back(fmt::format("TUTTI_JOB_ID={}", job.id));
   environment.push_back(fmt::format("TUTTI_JOB_KEY={}", job.key));
+  if (!job.preload.empty()) environment.push_back(fmt::format("LD_PRELOAD={}", preload));
   if (elastic_fd >= 0) {
     environment.push_back(fmt::format("TUTTI_ELASTIC_FD={}", elastic_fd));
   } else if (rank == 0) {

@@ -33,8 +33,9 @@ struct JobIdentity {
   // The job key: 256 other random bits, in hexadecimal. It is passed in the environment of the ranks, which only this
   // user and root can read.
   std::string key;
-  std::string root;  // value of TUTTI_ROOT: the address of the RootSocket
-  int root_fd = -1;  // descriptor of the RootSocket, which rank 0 inherits, unless the job is elastic
+  std::string root;       // value of TUTTI_ROOT: the address of the RootSocket
+  int root_fd = -1;       // descriptor of the RootSocket, which rank 0 inherits, unless the job is elastic
+  std::string preload{};  // path of a library that the ranks load before all others; empty: none
 
   static Result<JobIdentity> create(std::int32_t ranks, const RootSocket& root);
 };

@@ -159,7 +159,8 @@ Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   std::byte* data = map_aligned(fd.get(), bytes);
   if (data == nullptr) return system_error("mmap", bytes, "ask for less, or " + more_mappings());
   if (huge) madvise(data, bytes, MADV_HUGEPAGE);  // some kernels refuse; small pages are used then
-  return std::shared_ptr<Mapping>(new Mapping(fd.release(), data, bytes, false));  // the constructor is private
+  return std::shared_ptr<Mapping>(
+      new Mapping(fd.release(), data, bytes, Origin::kMapped));  // the constructor is private
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::map(int received_fd) {
@@ -181,7 +182,7 @@ Result<std::shared_ptr<Mapping>> Mapping::map_open(int fd) {
   std::byte* data = map_aligned(fd, bytes);
   if (data == nullptr) return system_error("mmap", bytes, more_mappings());
   // The Mapping keeps no descriptor (-1), because mapped memory remains valid after the descriptor is closed.
-  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, false));
+  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, Origin::kMapped));
   if (bytes >= kLarge) {
     void* const page = mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED) mapping->first_page_ = static_cast<std::byte*>(page);  // otherwise data() is used
@@ -213,12 +214,19 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
   if (mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0) == MAP_FAILED) {
     return system_error("mmap over the registered range", bytes, "the memory is as before; " + more_mappings());
   }
-  return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, true));
+  return std::shared_ptr<Mapping>(new Mapping(fd.release(), static_cast<std::byte*>(data), bytes, Origin::kAdopted));
+}
+
+std::shared_ptr<Mapping> Mapping::lend(int fd, std::byte* data, std::size_t bytes) {
+  OwnedDescriptor owned(fd);  // closed if there is no memory for the object
+  std::shared_ptr<Mapping> mapping(new Mapping(-1, data, bytes, Origin::kLent));
+  mapping->fd_ = owned.release();
+  return mapping;
 }
 
 void Mapping::retire() {
-  if (std::exchange(retired_, true)) return;
-  if (!adopted_) {
+  if (std::exchange(retired_, true) || origin_ == Origin::kLent) return;
+  if (origin_ == Origin::kMapped) {
     // Peers may keep the memory mapped for a while, but its pages can be freed immediately.
     if (fd_ >= 0) fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes_));
     return;
@@ -231,9 +239,9 @@ void Mapping::retire() {
 }
 
 Mapping::~Mapping() {
-  if (adopted_) retire();
+  if (origin_ == Origin::kAdopted) retire();
   if (first_page_ != nullptr) munmap(first_page_, page_size());
-  if (!adopted_) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
+  if (origin_ == Origin::kMapped) munmap(data_, (bytes_ + page_size() - 1) / page_size() * page_size());
   if (fd_ >= 0) close(fd_);
 }
 

@@ -3,11 +3,12 @@
 // only ranks that are threads of one process can share mappings, see refusal().
 //
 // A resource: when the object is destroyed, its memory is unmapped, or becomes private again if it was adopted (see
-// retire()). Mappings are owned by shared_ptr, because ranks that are threads of one process use the same mapping and
-// are destroyed in any order.
+// retire()), or stays mapped if it was lent. Mappings are owned by shared_ptr, because ranks that are threads of one
+// process use the same mapping and are destroyed in any order.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -33,13 +34,17 @@ class Mapping {
   // address do not change. retire() normally makes the pages private again; if it was not called, the destructor calls
   // it. Errors: kInvalidArgument if the memory is not private, anonymous and writable; kSystem if a system call fails.
   static Result<std::shared_ptr<Mapping>> adopt(void* data, std::size_t bytes);
+  // Wraps memory that other code of this process has mapped from the memfd `fd`, and that stays mapped as long as the
+  // object exists. Takes ownership of the descriptor. The object neither unmaps nor frees the memory.
+  static std::shared_ptr<Mapping> lend(int fd, std::byte* data, std::size_t bytes);
 
   ~Mapping();
   // The owner of the memory calls it when the mapping is no longer needed, although peers may still have it mapped.
-  // Adopted memory becomes private again, with the same contents; if the system refuses that, it stays shared. The
-  // pages of other memory are freed, unless fd() is -1, and peers then read zeros. A second call has no effect.
+  // Adopted memory becomes private again, with the same contents; if the system refuses that, it stays shared. Lent
+  // memory stays as it is. The pages of other memory are freed, unless fd() is -1, and peers then read zeros. A second
+  // call has no effect.
   void retire();
-  bool adopted() const { return adopted_; }
+  bool adopted() const { return origin_ == Origin::kAdopted; }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
@@ -54,14 +59,15 @@ class Mapping {
 
  private:
   static Result<std::shared_ptr<Mapping>> map_open(int fd);  // does not take ownership of the descriptor
-  Mapping(int fd, std::byte* data, std::size_t bytes, bool adopted)
-      : fd_(fd), data_(data), bytes_(bytes), adopted_(adopted) {}
+  enum class Origin : std::uint8_t { kMapped, kAdopted, kLent };
+  Mapping(int fd, std::byte* data, std::size_t bytes, Origin origin)
+      : fd_(fd), data_(data), bytes_(bytes), origin_(origin) {}
 
   int fd_;
   std::byte* data_;
   std::byte* first_page_ = nullptr;  // the separate view; null if there is none
   std::size_t bytes_;
-  bool adopted_;
+  Origin origin_;
   bool retired_ = false;
 };
 

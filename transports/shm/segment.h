@@ -29,7 +29,7 @@
 namespace tutti {
 
 inline constexpr std::uint32_t kSegmentMagic = 0x54555454;  // "TUTT"
-inline constexpr std::uint32_t kSegmentVersion = 8;
+inline constexpr std::uint32_t kSegmentVersion = 9;
 inline constexpr std::uint32_t kMaxLanes = 8;
 inline constexpr std::size_t kLine = 64;  // size of a cache line in bytes
 
@@ -111,6 +111,8 @@ struct alignas(2 * kLine) CommonCounters {
   // Number of ranks that have armed their FutexDoorbell. Too high if a rank was killed while it was armed, which only
   // costs time.
   std::atomic<std::uint32_t> sleepers;
+  // Not 0: some rank cannot map the segments of the ranks' shared heaps, so no rank offers memory of its heap.
+  std::atomic<std::uint32_t> heap_refusals;
 };
 
 struct alignas(kLine) SegmentHeader {

@@ -1,11 +1,13 @@
 #include "transports/shm/shm_transport.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "transports/shm/attach.h"
+#include "transports/shm/shared_heap.h"
 #include "transports/shm/shm_connection.h"
 
 namespace tutti {
@@ -29,6 +31,19 @@ class ShmWindow final : public Window {
   std::shared_ptr<WindowTable> table_;  // shared, because a window may outlive its transport
   std::shared_ptr<Mapping> mapping_;    // shared with peers in the same process
   std::uint32_t id_;
+};
+
+// Memory of the shared heap that the user has registered. It has no window of its own: find_window() finds that of its
+// segment.
+class HeapBlock final : public Window {
+ public:
+  HeapBlock(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data() const override { return data_; }
+  std::size_t size() const override { return bytes_; }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
 };
 
 // The state of a rank according to its board. If the value is not one that a correct rank writes, the rank is treated
@@ -145,6 +160,9 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
   }
+  // A segment of a heap has many more addresses than memory.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) transport->refuse_heaps();
   return transport;
 }
 
@@ -332,7 +350,7 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
     mapping = exchange_->find(peer, window);
     // If the mapping can still arrive, the result is empty, and the caller asks again. If the mapping is lost, the
     // result is null, so this call sends in another way. The next call tries again.
-    if (mapping == nullptr && !exchange_->take_loss(peer, window)) return std::nullopt;
+    if (mapping == nullptr && !take_memory_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range
     }
@@ -378,7 +396,26 @@ MemoryAccess ShmTransport::write_memory(std::uint32_t peer, std::uint64_t addres
 }
 
 WindowRef ShmTransport::find_window(const void* data, std::size_t bytes) {
-  return windows_->find(static_cast<const std::byte*>(data), bytes);
+  const auto* const start = static_cast<const std::byte*>(data);
+  if (heap_ != nullptr && heap_refusals().load(std::memory_order_relaxed) != 0) {
+    HeapSegment segment{};
+    if (heap_->find(start, bytes, segment)) return {};
+  }
+  const WindowRef registered = windows_->find(start, bytes);
+  return registered.window != 0 || heap_ == nullptr ? registered : find_in_heap(start, bytes);
+}
+
+// Makes a segment of the shared heap a window when a call uses it for the first time.
+WindowRef ShmTransport::find_in_heap(const std::byte* data, std::size_t bytes) {
+  HeapSegment segment{};
+  if (!heap_->find(data, bytes, segment)) return {};
+  const std::scoped_lock lock(heap_mutex_);
+  const WindowRef known = windows_->find(data, bytes);  // another thread may have made the window meanwhile
+  if (known.window != 0) return known;
+  const int fd = heap_->open_segment(segment.number);
+  if (fd < 0) return {};  // the memory is then used like any other that is not registered
+  heap_windows_.push_back(std::make_unique<ShmWindow>(windows_, Mapping::lend(fd, segment.start, segment.bytes)));
+  return windows_->find(data, bytes);
 }
 
 Result<std::unique_ptr<Window>> ShmTransport::allocate_window(std::size_t bytes) {
@@ -388,6 +425,10 @@ Result<std::unique_ptr<Window>> ShmTransport::allocate_window(std::size_t bytes)
 }
 
 Result<std::unique_ptr<Window>> ShmTransport::adopt_window(void* data, std::size_t bytes) {
+  HeapSegment segment{};
+  if (heap_ != nullptr && heap_->find(data, bytes, segment)) {
+    return std::unique_ptr<Window>(std::make_unique<HeapBlock>(static_cast<std::byte*>(data), bytes));
+  }
   if (windows_->overlaps(static_cast<const std::byte*>(data), bytes)) {
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
                  fmt::format("{} bytes at {} overlap memory that is registered already", bytes, data)};

@@ -20,6 +20,7 @@
 #include "transports/shm/doorbell.h"
 #include "transports/shm/exchange.h"
 #include "transports/shm/segment.h"
+#include "transports/shm/shared_heap.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -103,7 +104,10 @@ class ShmTransport final : public Transport {
   std::optional<std::byte*> peer_memory(std::uint32_t peer, std::size_t which, const WindowRef& place,
                                         std::uint64_t bytes) override;
   std::optional<MemoryLoss> take_memory_loss(std::uint32_t peer, std::uint32_t window) override {
-    return exchange_->take_loss(peer, window);
+    auto loss = exchange_->take_loss(peer, window);
+    // If the memory is that of a heap, later calls do without it. If the user has registered it, they try again.
+    if (loss) refuse_heaps();
+    return loss;
   }
   void pump() override { exchange_->pump(); }
   void announce_leave() override;
@@ -141,6 +145,9 @@ class ShmTransport final : public Transport {
   Ringer ringer(std::uint32_t peer) const { return {segments_[peer], segment_ids_[peer], peer, exchange_}; }
   void set_life(PeerLife life);
   void ring_peers();
+  WindowRef find_in_heap(const std::byte* data, std::size_t bytes);
+  std::atomic<std::uint32_t>& heap_refusals() const { return segments_.front().common_counters().heap_refusals; }
+  void refuse_heaps() { heap_refusals().store(1, std::memory_order_relaxed); }
 
   pid_t process_;  // process of the rank; a forked child that destroys its copy must not change the state of the rank
   std::uint32_t rank_;
@@ -162,6 +169,11 @@ class ShmTransport final : public Transport {
   std::vector<PeerOutput> outputs_;            // indexed by rank
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
   std::shared_ptr<WindowTable> windows_;       // shared with the windows, too
+  const HeapInterface* const heap_ = find_shared_heap();  // null if this process has none
+  // The segments of the shared heap from which a call has used memory. Each is a window of this rank, as long as the
+  // transport exists.
+  std::mutex heap_mutex_;
+  std::vector<std::unique_ptr<Window>> heap_windows_;
   FutexDoorbell doorbell_;
 };
 
