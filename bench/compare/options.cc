@@ -33,6 +33,7 @@ Result<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--pause-ms", options.pause_ms)->check(CLI::Range(1.0, 60'000.0));
   app.add_option("--pinned", options.pinned);
   app.add_option("--tutti-registered", options.tutti_registered);
+  app.add_option("--tutti-malloc", options.tutti_malloc);
   app.add_option("--gloo-algorithm", options.gloo_algorithm);
   app.add_option("--control", options.control)->required();
   app.add_option("--results", options.results)->required();

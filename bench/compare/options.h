@@ -23,6 +23,7 @@ struct Options {
   double pause_ms = 2000;
   bool pinned = true;             // pin rank r to core r modulo cores
   bool tutti_registered = false;  // only Tutti: use buffers from Communicator::allocate()
+  bool tutti_malloc = false;      // only Tutti: use buffers from malloc(), which can be that of the shared heap
   std::string gloo_algorithm = "ring";
   std::string control;  // path of the file that all ranks map for the barriers of the benchmark (Control::create())
   std::string results;  // path of the file to which rank 0 appends its results, one JSON object per line

@@ -38,6 +38,7 @@ class Variant:
     env: dict[str, str] = field(default_factory=dict)
     driver: tuple[str, ...] = ()  # the driver's own options
     bin: str = ""  # the folder of the driver, if it is not that of the others
+    heap: bool = False  # the ranks load Tutti's shared heap
 
     @property
     def ours(self) -> bool:
@@ -95,6 +96,14 @@ def variants(place: str) -> list[Variant]:
                 place,
                 "Tutti, buffers from its allocator",
                 driver=("--tutti-registered", "1"),
+            ),
+            Variant(
+                "tutti_heap",
+                "tutti",
+                place,
+                "Tutti, buffers from malloc() with the shared heap",
+                driver=("--tutti-malloc", "1"),
+                heap=True,
             ),
             Variant("tutti_plain", "tutti", place, "Tutti, any buffers"),
             Variant(
@@ -173,11 +182,11 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
-    for all-reduce. They and ompi_nocma are measured only for the time of an all-reduce."""
+    for all-reduce. They, ompi_nocma and tutti_heap are measured only for the time of an all-reduce."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
-        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma")]
+        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap")]
     return found
 
 
@@ -218,6 +227,8 @@ def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str]
     if variant.maker == "tutti":
         env |= {"TUTTI_RANK": str(rank), "TUTTI_WORLD_SIZE": str(case.ranks), "TUTTI_JOB_ID": place.here.name}
         env["TUTTI_ROOT"] = place.root
+        if variant.heap:
+            env["LD_PRELOAD"] = str(Path(variant.bin or place.bin).parent / "lib/libtutti_heap.so")
         if rank == 0 and place.root_fd >= 0:
             env["TUTTI_ROOT_FD"] = str(place.root_fd)
     # The harness uses COMPARE_RANK to pin the process before the library starts; the Gloo driver uses all three.

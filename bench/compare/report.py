@@ -13,16 +13,17 @@ _MAX_NOTES = 40
 
 _METHOD = """\
 All calls use float32 and sum, in place. One harness, which is not part of any library, drives all libraries. It
-uses the same buffers (private pages from the system; for *tutti_registered*, memory of Tutti's allocator), checks
-every element before and after the measurement, determines the number of calls by the same rule, and has its own
-barrier. Rank r is pinned to core r modulo cores, except with Gloo, because its event loop needs the other core.
-Rounds are the outermost loop, so that drift affects all libraries equally. A figure is the median over all trials
-of all rounds in microseconds, with the quartiles in brackets. If there is a core for each rank, the value of a
-trial is its median call after a barrier, as the mean over the ranks. If there are more ranks than cores, it is the
-mean of calls back to back on the slowest rank, which includes the switches of cores between ranks. For collectives
-with a root, it is the median call after a barrier on the slowest rank. *best peer / tutti* is over 1 if Tutti is
-faster. *Shortest trials*: the ratio of the shortest trial of each, which other programs have disturbed least. A
-cell that took longer than its limit is cut off and marked. bench/README.md has the details.
+uses the same buffers (private pages from the system; for *tutti_registered*, memory of Tutti's allocator; for
+*tutti_heap*, memory of malloc() with the shared heap, docs/heap.md), checks every element before and after the
+measurement, determines the number of calls by the same rule, and has its own barrier. Rank r is pinned to core r
+modulo cores, except with Gloo, because its event loop needs the other core. Rounds are the outermost loop, so that
+drift affects all libraries equally. A figure is the median over all trials of all rounds in microseconds, with the
+quartiles in brackets. If there is a core for each rank, the value of a trial is its median call after a barrier, as
+the mean over the ranks. If there are more ranks than cores, it is the mean of calls back to back on the slowest
+rank, which includes the switches of cores between ranks. For collectives with a root, it is the median call after a
+barrier on the slowest rank. *best peer / tutti* is over 1 if Tutti is faster. *Shortest trials*: the ratio of the
+shortest trial of each, which other programs have disturbed least. A cell that took longer than its limit is cut off
+and marked. bench/README.md has the details.
 """
 
 _TITLES = {

@@ -1,6 +1,8 @@
 // The driver for Tutti. It uses the public API. Rank, number of ranks and rendezvous address are in the environment
 // (TUTTI_RANK and others), as for any program that uses Tutti; compare.py sets them.
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/collective_table.h"
@@ -12,10 +14,11 @@ namespace {
 
 class TuttiLibrary : public Library {
  public:
-  TuttiLibrary(Communicator& communicator, bool registered) : communicator_(communicator), registered_(registered) {}
+  TuttiLibrary(Communicator& communicator, const Options& options) : communicator_(communicator), options_(options) {}
 
   Result<std::shared_ptr<float>> allocate(std::size_t bytes) override {
-    if (!registered_) return Library::allocate(bytes);
+    if (options_.tutti_malloc) return allocate_by_malloc(bytes);
+    if (!options_.tutti_registered) return Library::allocate(bytes);
     Result<Memory> memory = communicator_.allocate(bytes);
     if (!memory) return memory.error();
     auto owner = std::make_shared<Memory>(*std::move(memory));  // the returned pointer shares ownership
@@ -32,6 +35,16 @@ class TuttiLibrary : public Library {
   }
 
  private:
+  static Result<std::shared_ptr<float>> allocate_by_malloc(std::size_t bytes) {
+    auto* const data = static_cast<float*>(std::malloc(bytes));
+    if (data == nullptr) {
+      return Error{.code = ErrorCode::kSystem,
+                   .scope = ErrorScope::kProcess,
+                   .rank = -1,
+                   .message = "malloc() has no memory for a buffer of " + std::to_string(bytes) + " bytes"};
+    }
+    return std::shared_ptr<float>(data, &std::free);
+  }
   static CollectiveCall call_of(const Workload& workload, const Buffers& buffers) {
     const CollectiveKind kind = workload.kind;
     return {.kind = kind,
@@ -41,7 +54,7 @@ class TuttiLibrary : public Library {
   }
 
   Communicator& communicator_;
-  const bool registered_;
+  const Options& options_;
 };
 
 Status run(const Options& options) {
@@ -49,7 +62,7 @@ Status run(const Options& options) {
   if (!communicator) return communicator.error();
   auto control = Control::create(options.control, (*communicator)->rank(), (*communicator)->size());
   if (!control) return control.error();
-  TuttiLibrary library(**communicator, options.tutti_registered);
+  TuttiLibrary library(**communicator, options);
   return run_harness(options, **control, library);
 }
 

@@ -34,7 +34,7 @@ has_times() { grep -qE "^\| $1 \| [0-9.]+ \| [0-9.]+ \|" "$report"; }
 
 run_beside_peers
 grep -q '>tutti_plain</text>' "$here/performance-2.svg" || fail 'no plot'
-for row in tutti_registered tutti_plain tutti_tcp reference; do
+for row in tutti_registered tutti_heap tutti_plain tutti_tcp reference; do
   has_times $row || fail "the report has no times of $row"
 done
 # Each driver that was built has times for both sizes, if its launcher is installed.

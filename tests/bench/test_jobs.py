@@ -83,7 +83,7 @@ class JobsTest(unittest.TestCase):
         plain = {cell.bytes: cell for cell in results.cells.values() if cell.variant == "tutti_plain"}
         self.assertEqual([len(plain[size].times.get("loop_us", [])) for size in CASE.sizes], [2, 0, 2])
         self.assertEqual([plain[size].note for size in CASE.sizes], ["", "cut off after 1 s", ""])
-        tried = [line for line in runs.read_text().splitlines() if "--tutti-registered" not in line]
+        tried = [line for line in runs.read_text().splitlines() if "--tutti-" not in line]
         self.assertEqual([line.split("--sizes ")[1].split()[0] for line in tried], ["8,1024,4096", "4096", "8,4096"])
 
 
@@ -124,7 +124,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_another_build_is_a_peer(self) -> None:
         found = variants_beside("memory", "/other/bin")
-        self.assertEqual([variant.name for variant in found], ["beside_registered", "beside_plain"])
+        self.assertEqual([variant.name for variant in found], ["beside_registered", "beside_heap", "beside_plain"])
         case = Case("memory", "memory", "all_reduce", 2, (8,))
         names = [variant.name for variant in variants_of(case, ("tutti_plain", "beside_plain"), "/other/bin")]
         self.assertEqual(names, ["tutti_plain", "beside_plain"])
