@@ -7,6 +7,7 @@
 
 #include "base/collective_table.h"
 #include "bench/compare/harness.h"
+#include "transports/shm/shared_heap.h"
 #include "tutti/tutti.h"
 
 namespace tutti::compare {
@@ -42,6 +43,14 @@ class TuttiLibrary : public Library {
                    .scope = ErrorScope::kProcess,
                    .rank = -1,
                    .message = "malloc() has no memory for a buffer of " + std::to_string(bytes) + " bytes"};
+    }
+    HeapSegment segment{};
+    const HeapInterface* const heap = find_shared_heap();
+    if (bytes >= 64 * 1024 && (heap == nullptr || !heap->find(data, bytes, segment))) {
+      return Error{.code = ErrorCode::kUnsupported,
+                   .scope = ErrorScope::kProcess,
+                   .rank = -1,
+                   .message = "malloc() is not that of libtutti_heap.so: is it beside the drivers, in lib/?"};
     }
     return std::shared_ptr<float>(data, &std::free);
   }

@@ -6,7 +6,8 @@ import xml.etree.ElementTree
 CUT_OFF = "This part of the test output was removed since it exceeds the threshold"
 # The reports of sanitizers. The name of a sanitizer alone is no report: the reason of a skip may contain it.
 TROUBLE = re.compile(
-    r"\[  FAILED  \]|(Address|Leak|Thread|UndefinedBehavior)Sanitizer(:| CHECK failed)|runtime error:"
+    r"\[  FAILED  \]|(Address|Leak|Thread|UndefinedBehavior)Sanitizer(:| CHECK failed| failed to| has encountered)"
+    r"|runtime error:"
 )
 
 

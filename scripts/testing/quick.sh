@@ -19,9 +19,9 @@ faults_quick='FaultSeeds\.(1to1000|1001to2000)|SurvivorSeeds\.1to250$'
 
 # The programs of each folder for which the sanitizers are important, because of their memory or threads. --full runs
 # all programs with both sanitizers.
-asan_programs=(base_test kernels_test transports_test tcp_test executor_test job_test consensus_test engine_test
-  selection_test communicator_test allocation_test)
-asan_folders=(base kernels transports executor job membership engine selection communicator)
+asan_programs=(base_test heap_test kernels_test transports_test tcp_test executor_test job_test consensus_test
+  engine_test selection_test communicator_test allocation_test)
+asan_folders=(base heap kernels transports executor job membership engine selection communicator)
 tsan_programs=(transports_test executor_test job_test engine_test selection_test communicator_test)
 tsan_folders=(transports executor job engine selection communicator)
 # Tests of these programs that take long with a sanitizer, and differ from other tests only in ranks, types, operations

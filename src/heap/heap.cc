@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kFirstSegmentBytes = std::size_t{64} << 20;
-// If free pages use more memory than this, and more than a quarter of the blocks, half of it is returned to the system.
-// glibc, too, keeps up to 64 MiB: twice the size from which its blocks are mappings of their own, 32 MiB.
+// If free pages use more memory than this, and more than a quarter of the blocks, memory is returned to the system
+// until they use at most half of this limit. glibc, too, keeps up to 64 MiB: twice the size from which on its blocks
+// are mappings of their own, which is at most 32 MiB.
 constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 20;
 
 // Restores errno, which malloc() and the others must not change if they succeed.
@@ -210,7 +211,7 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, bool zeroed) {
 }
 
 // Fills the block with zeros. If most pages of the range are clean already, it is made a hole instead, because writing
-// would give memory to the clean ones.
+// zeros would allocate memory for pages that have none.
 void Heap::clear(const PageTable::Block& block) const {
   const KeepsErrno keeps_errno;
   const PageTable::Range range = block.dirty_range;
@@ -387,8 +388,8 @@ bool Heap::copy_blocks(Segment& segment) {
     auto next = static_cast<off_t>(address(page) - start);
     const off_t behind = next + static_cast<off_t>(std::size_t{table_.length(page)} << page_shift_);
     while (next < behind) {
-      // Skips pages that were never written, because a read of such a page would allocate it. If the kernel cannot tell
-      // which these are, all are copied.
+      // Skips pages that were never used: a copy would give memory to the child's page, and a read of the mapping to
+      // the file. If the kernel cannot tell which these are, all are copied.
       const off_t data = has_file ? lseek(segment.fd, next, SEEK_DATA) : next;
       if (data >= behind || (data < 0 && errno == ENXIO)) break;
       const off_t from = std::max(data, next);

@@ -3,9 +3,9 @@
 // the other functions.
 //
 // The heap reserves a range of addresses, and fills it with segments from the lower end. A segment is one memfd. It is
-// as large as all segments before it together, or larger, so that there are few, and only pages that are written use
-// memory. (If the addresses do not suffice for that, it is just as long as its block needs.) A block is a run of pages
-// in a segment. Free pages keep their memory until there are too many of them.
+// as large as all segments before it together, or larger, so that there are few. Its pages use no memory until the
+// program reads or writes them. (If too few addresses are left, it is only as large as the requested block.) A block is
+// a run of pages in a segment. Free pages keep their memory until there are too many of them.
 //
 // After fork(), parent and child must not see each other's writes. So the child copies all blocks to private memory
 // inside fork(), in a handler of pthread_atfork(), and the thread that has called fork() waits until that is done. The
@@ -13,8 +13,8 @@
 //
 // Thread-safe. There is one object in a process. It is never destroyed, because other libraries free memory until the
 // process ends. It does not use malloc() or any function that could. If it cannot serve a block, it returns null, and
-// the caller must use another allocator. It writes to stderr only before it ends the process, or if fork() cannot be
-// made safe.
+// the caller must use another allocator. It writes to stderr only before it ends the process, or if something is wrong
+// in fork().
 #pragma once
 
 #include <pthread.h>
@@ -75,7 +75,7 @@ class Heap {
   // The reserved addresses as a multiple of the machine's memory. Fragmentation can make a part of them useless.
   static constexpr std::size_t kReservedTimes = 4;
 
-  // The greatest size of a block in bytes, the memory of the machine. The C library refuses larger blocks, too.
+  // The greatest size of a block in bytes, the memory of the machine. Larger blocks are left to the other allocator.
   std::size_t most_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed) / kReservedTimes; }
   void lock();  // also disables the cancellation of this thread until unlock()
   void unlock();

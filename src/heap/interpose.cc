@@ -70,7 +70,8 @@ void look_up(Function*& function, const char* name) {
   function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// Returns the next allocator. Null while this thread looks up the functions, so if dlsym() has called malloc().
+// Returns the next allocator. Returns null if dlsym(), which is called below by this thread, has itself called
+// malloc().
 const NextAllocator* next() {
   if (next_is_known.load(std::memory_order_acquire)) return &next_allocator;
   static constinit std::atomic<pid_t> looking{0};  // the thread that looks up the functions
@@ -156,6 +157,9 @@ void* resize(void* data, std::size_t bytes) {
 
 TUTTI_EXPORT void* malloc(std::size_t bytes) { return allocate_block(bytes); }
 TUTTI_EXPORT void free(void* data) { release(data); }
+// Of C23. Older C libraries do not have them, so their headers do not declare them.
+TUTTI_EXPORT void free_sized(void* data, std::size_t /*bytes*/) { release(data); }
+TUTTI_EXPORT void free_aligned_sized(void* data, std::size_t /*alignment*/, std::size_t /*bytes*/) { release(data); }
 TUTTI_EXPORT void* calloc(std::size_t count, std::size_t bytes) { return allocate_zeros(count, bytes); }
 TUTTI_EXPORT void* realloc(void* data, std::size_t bytes) { return resize(data, bytes); }
 

@@ -2,8 +2,9 @@
 //
 // Each page belongs to an extent: a block that was allocated, or a free extent. Free extents that touch are merged at
 // once. They are kept in lists by size ("two-level segregated fit": Masmano, Ripoll, Crespo and Real, "TLSF: a new
-// dynamic memory allocator for real-time systems", ECRTS 2004), so that no function searches a list of unbounded
-// length. Pages in no extent separate the segments of a heap, so that no block crosses from one segment into the next.
+// dynamic memory allocator for real-time systems", ECRTS 2004), so that allocate() and release() never search a list of
+// unbounded length. Pages in no extent separate the segments of a heap, so that no block crosses from one segment into
+// the next.
 //
 // It allocates no memory, because malloc() uses it: the caller provides the memory. Not thread-safe, except is_block().
 #pragma once
@@ -54,9 +55,9 @@ class PageTable {
   // not be called for blocks next to a forgotten extent, except remove().
   void drop_free_extents();
 
-  // Allocates a block of `count` > 0 pages, whose first page is a multiple of `alignment` (a power of two). It finds an
-  // extent of count + alignment - 1 pages if there is one that is an eighth longer. Takes time in proportion to
-  // `count`.
+  // Allocates a block of `count` > 0 pages, whose first page is a multiple of `alignment` (a power of two). It needs a
+  // free extent of n = count + alignment - 1 pages. It can miss extents of n to 9/8 n pages, but never longer ones.
+  // Takes time in proportion to `count`.
   Block allocate(std::uint32_t count, std::uint32_t alignment);
   // Changes the length of a block to `count` > 0 pages without moving it. Returns false if the pages behind it are not
   // free. Pages that are cut off become free and dirty.
@@ -69,15 +70,20 @@ class PageTable {
   // The number of dirty pages in all free extents.
   std::uint32_t dirty_pages() const { return dirty_pages_; }
   // Calls `clean(extent)` for free extents with dirty pages, long ones first, until dirty_pages() is at most `most`.
-  // `clean` makes the pages of the extent zero. If it returns false, the function ends.
+  // `clean` makes the pages of the extent zero. If it fails, it returns false; after kMostFailures failures the
+  // function ends.
   template <class Function>
   void clean_extents(std::uint32_t most, Function clean) {
+    int failures = 0;
     for (std::uint32_t list = kClasses * kLists; list-- > 0;) {
       for (std::uint32_t extent = heads_[list]; extent != kNoPage; extent = entries_[extent].next) {
         if (dirty_pages_ <= most) return;
         if (entries_[extent].dirty == 0) continue;
-        if (!clean(Range{extent, length(extent)})) return;
-        mark_clean({extent, length(extent)});
+        if (clean(Range{extent, length(extent)})) {
+          mark_clean({extent, length(extent)});
+        } else if (++failures == kMostFailures) {
+          return;
+        }
       }
     }
   }
@@ -111,6 +117,9 @@ class PageTable {
   // The number of extents that allocate() looks at in the list to which an extent of the requested size belongs. They
   // can be too short. It looks at them so that a freed block serves the next request of the same size.
   static constexpr int kLooks = 16;
+  // The system does not take back pages that the program has locked (mlock). So some failures are expected, but not
+  // many.
+  static constexpr int kMostFailures = 8;
   struct List {
     std::uint32_t size_class;
     std::uint32_t number;
@@ -122,7 +131,7 @@ class PageTable {
   }
   void set_state(Range range, PageState state);
   void set_length(Range extent);
-  void link(Range extent, std::uint32_t dirty);  // adds a free extent with so many dirty pages to its list
+  void link(Range extent, std::uint32_t dirty);  // adds a free extent, of which `dirty` pages are dirty, to its list
   std::uint32_t count_dirty(Range range) const;
   void mark_clean(Range extent);
   void unlink(std::uint32_t first);
@@ -132,8 +141,8 @@ class PageTable {
   // Makes pages, which are in no list, a block. At most `dirty` of them are dirty.
   void cut_block(Range range, std::uint32_t dirty, Block& block);
 
-  // Both indexed by page. The states are apart, because all pages of an extent have one, but only its first and its
-  // last page have an entry: so a large block touches little memory of the table.
+  // Both indexed by page. They are separate arrays, because every page needs a state, but only the first and the last
+  // page of an extent need an entry. So a large block touches little memory of the table.
   Entry* entries_ = nullptr;
   State* states_ = nullptr;
   std::uint32_t pages_ = 0;

@@ -1,5 +1,6 @@
-// A rank that runs collectives on memory of malloc(), in a process with or without the shared heap. It prints whether
-// this process has mapped memory of the heaps of other ranks, so whether the calls could do without copies.
+// A rank that runs collectives on memory of malloc(), in a process with or without the shared heap. It prints how many
+// segments of heaps this process has mapped, its own and those of other ranks: so whether the calls could do without
+// copies.
 //
 //   tutti run -n N [--shared-heap] -- heap_ranks [fork|close|segments]
 //
@@ -44,7 +45,7 @@ std::size_t mapped_segments() {
   return inodes.size();
 }
 
-// Adds, gathers and broadcasts parts of the buffers, and returns the number of wrong elements.
+// Adds and gathers parts of the buffers, and returns the number of wrong elements.
 tutti::Result<std::size_t> call(tutti::Communicator& communicator, float* data) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
   const auto rank = static_cast<float>(communicator.rank());
@@ -132,6 +133,9 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%zu heaps are mapped\n", mapped_segments());
+  // Counted before any rank leaves, because a rank that leaves withdraws its memory.
+  const std::size_t segments = mapped_segments();
+  if (!(*communicator)->barrier().ok()) return 1;
+  std::printf("%zu heap segments are mapped\n", segments);
   return 0;
 }

@@ -28,16 +28,16 @@ run() {
 
 calls_need_no_copies() {
   run -n 3 --shared-heap -- "$ranks"
-  expect_lines 3 '3 heaps are mapped'
+  expect_lines 3 '3 heap segments are mapped'
   # Without the heap nothing is mapped, so the check above can fail.
   run -n 3 -- "$ranks"
-  expect_lines 3 '0 heaps are mapped'
+  expect_lines 3 '0 heap segments are mapped'
 }
 
 later_segments_are_used() {
   run -n 2 --shared-heap -- "$ranks" segments
   # 300 blocks of 1.2 MB fill segments of 64, 64, 128 and 256 MiB. The peer has mapped those with buffers of calls.
-  expect_lines 2 '[6-8] heaps are mapped'
+  expect_lines 2 '[6-8] heap segments are mapped'
 }
 
 it_needs_only_the_c_library() {
@@ -45,21 +45,28 @@ it_needs_only_the_c_library() {
   if grep -v 'libc\.so\|ld-linux' "$here/out"; then fail 'it needs other libraries'; fi
 }
 
+# The messages between the two "machines" are sent from the heap.
+ranks_of_two_machines_call() {
+  # shellcheck disable=SC2016 # the variable is that of the rank
+  run -n 4 --shared-heap -- sh -c 'TUTTI_NODE_ID=machine$((TUTTI_RANK / 2)) exec "$0"' "$ranks"
+  expect_lines 4 '2 heap segments are mapped'
+}
+
 a_child_has_its_own_memory() {
   run -n 2 --shared-heap -- "$ranks" fork
-  expect_lines 2 '2 heaps are mapped'
+  expect_lines 2 '2 heap segments are mapped'
 }
 
 a_program_may_close_the_descriptors() {
   run -n 2 --shared-heap -- "$ranks" close
-  expect_lines 2 '1 heaps are mapped' # their own
+  expect_lines 2 '1 heap segments are mapped' # their own
 }
 
 a_rank_with_a_limit_gets_by_without_heaps() {
   # shellcheck disable=SC2016 # the variable is that of the rank
-  run -n 3 --shared-heap -- bash -c '[ "$TUTTI_RANK" != 1 ] || ulimit -v 8000000; exec "$0"' "$ranks"
-  expect_lines 2 '1 heaps are mapped' # their own
-  expect_lines 1 '0 heaps are mapped'
+  run -n 3 --shared-heap -- sh -c '[ "$TUTTI_RANK" != 1 ] || exec prlimit --as=8000000000 "$0"; exec "$0"' "$ranks"
+  expect_lines 2 '1 heap segments are mapped' # their own
+  expect_lines 1 '0 heap segments are mapped'
 }
 
 other_preloaded_libraries_stay() {
@@ -70,11 +77,11 @@ other_preloaded_libraries_stay() {
 
 a_limit_is_reported() {
   (ulimit -f 1000000 && run -n 2 --shared-heap -- "$ranks") || exit 1
-  expect_lines 2 '0 heaps are mapped'
+  expect_lines 2 '0 heap segments are mapped'
   grep -q 'the shared heap serves no memory: the size of files is limited' "$here/err" || fail 'there is no warning'
 
   (ulimit -v 8000000 && run -n 2 --shared-heap -- "$ranks") || exit 1
-  expect_lines 2 '0 heaps are mapped'
+  expect_lines 2 '0 heap segments are mapped'
   grep -q 'the shared heap serves no memory: the address space of the process is limited' "$here/err" ||
     fail 'there is no warning'
 }

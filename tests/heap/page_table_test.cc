@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// A table, and what a simple implementation says about the same calls.
+// A table, and a simple implementation of the same calls with which it is compared.
 class PageTableTest : public testing::Test {
  protected:
   static constexpr std::uint32_t kPages = 1000;
@@ -61,7 +61,7 @@ class PageTableTest : public testing::Test {
     }
     return longest;
   }
-  // Cleans extents until at most `most` dirty pages are left, or the third one cannot be cleaned.
+  // Cleans extents until at most `most` dirty pages are left. The third one cannot be cleaned.
   void clean(std::uint32_t most) {
     int number = 0;
     bool failed = false;
@@ -69,9 +69,10 @@ class PageTableTest : public testing::Test {
     table_.clean_extents(most, [&](PageTable::Range extent) {
       EXPECT_LE(extent.count, shortest + shortest / 8 + 1) << "long extents come first";
       shortest = std::min(shortest, extent.count);
-      EXPECT_FALSE(failed);
-      failed = ++number == 3;
-      if (failed) return false;
+      if (++number == 3) {
+        failed = true;
+        return false;
+      }
       std::fill_n(dirty_.begin() + extent.first, extent.count, false);
       return true;
     });

@@ -64,7 +64,8 @@ int run(RunOptions options, const std::vector<std::string>& program) {
   }
   const std::string preload = options.shared_heap ? heap_library() : "";
   if (options.shared_heap && preload.empty()) {
-    fmt::print(stderr, "tutti run: --shared-heap: there is no libtutti_heap.so in the folder for libraries\n");
+    fmt::print(stderr, "tutti run: --shared-heap: this installation has no libtutti_heap.so in lib or {}\n",
+               TUTTI_LIBRARY_FOLDER);
     return kExitFailure;
   }
   if (preload.find_first_of(" :") != std::string::npos) {  // the dynamic linker would take it for several paths

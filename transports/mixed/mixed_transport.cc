@@ -31,7 +31,9 @@ class RemoteSendConnection final : public SendConnection {
     const std::byte* data = local_.window_address(place, bytes);
     TUTTI_ASSERT(data != nullptr, "window {} is not registered, or ends before {} + {} bytes", place.window,
                  place.offset, bytes);
-    remote_->send_pinned(local_.window_memory(place), data, bytes, tag);
+    // A segment of the shared heap is not passed as a whole, because a network card would then pin all its pages.
+    const std::span<const std::byte> window = local_.window_memory(place);
+    remote_->send_pinned(window.empty() ? std::span(data, bytes) : window, data, bytes, tag);
   }
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,
                    const CallTag& tag) override {

@@ -45,6 +45,7 @@ class Mapping {
   // call has no effect.
   void retire();
   bool adopted() const { return origin_ == Origin::kAdopted; }
+  bool lent() const { return origin_ == Origin::kLent; }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 

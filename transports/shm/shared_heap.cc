@@ -24,8 +24,8 @@ std::string shared_heap_problem() {
   if (block == nullptr || heap->find(block.get(), kBytes, segment)) return {};
   const char* const problem = heap->problem();
   return problem != nullptr ? problem
-                            : "malloc() of this program is not that of libtutti_heap.so, because the program contains "
-                              "an allocator of its own; or the heap is full";
+                            : "blocks of malloc() do not come from libtutti_heap.so: the program has an allocator of "
+                              "its own, or the heap has no addresses or segments left";
 }
 
 }  // namespace tutti

@@ -59,7 +59,7 @@ std::uint32_t WindowTable::insert(const std::shared_ptr<Mapping>& mapping) {
   const std::uint32_t id = exchange_->share(mapping, {});
   try {
     const std::scoped_lock lock(mutex_);
-    windows_[mapping->data()] = {id, mapping->size()};
+    windows_[mapping->data()] = {.id = id, .bytes = mapping->size(), .lent = mapping->lent()};
     addresses_[id] = mapping->data();
   } catch (...) {
     const std::scoped_lock lock(mutex_);
@@ -101,7 +101,8 @@ std::span<const std::byte> WindowTable::memory(std::uint32_t window) const {
   const std::scoped_lock lock(mutex_);
   const auto found = addresses_.find(window);
   if (found == addresses_.end()) return {};
-  return {found->second, windows_.at(found->second).bytes};
+  const RegisteredWindow& entry = windows_.at(found->second);
+  return {found->second, entry.lent ? 0 : entry.bytes};
 }
 
 bool WindowTable::overlaps(const std::byte* data, std::size_t bytes) const {
@@ -349,7 +350,8 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
     // If the mapping can still arrive, the result is empty, and the caller asks again. If the mapping is lost, the
-    // result is null, so this call sends in another way. The next call tries again.
+    // result is null, so this call sends in another way. The next call tries again, if the user has registered the
+    // memory.
     if (mapping == nullptr && !take_memory_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range

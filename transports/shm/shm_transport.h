@@ -34,7 +34,8 @@ class WindowTable {
   void erase(std::uint32_t id);
   WindowRef find(const std::byte* data, std::size_t bytes) const;
   const std::byte* address(const WindowRef& place, std::size_t bytes) const;
-  // The whole memory of the window with the number `window`; empty if there is no such window.
+  // The whole memory of the window with the number `window`. Empty if there is no such window, or if it is a segment of
+  // the shared heap, in which most memory does not belong to the call.
   std::span<const std::byte> memory(std::uint32_t window) const;
   bool overlaps(const std::byte* data, std::size_t bytes) const;
 
@@ -42,6 +43,7 @@ class WindowTable {
   struct RegisteredWindow {
     std::uint32_t id;
     std::size_t bytes;
+    bool lent;  // a segment of the shared heap
   };
   mutable std::mutex mutex_;
   std::map<const std::byte*, RegisteredWindow> windows_;  // indexed by start address; windows do not overlap
@@ -105,7 +107,7 @@ class ShmTransport final : public Transport {
                                         std::uint64_t bytes) override;
   std::optional<MemoryLoss> take_memory_loss(std::uint32_t peer, std::uint32_t window) override {
     auto loss = exchange_->take_loss(peer, window);
-    // If the memory is that of a heap, later calls do without it. If the user has registered it, they try again.
+    // From now on no rank offers its heap. Memory that the user has registered is offered again in the next call.
     if (loss) refuse_heaps();
     return loss;
   }
@@ -130,7 +132,7 @@ class ShmTransport final : public Transport {
   // The address of `place` in a window of this rank. Null if there is no such window, or if fewer than `bytes` bytes
   // follow in it. Thread-safe.
   const std::byte* window_address(const WindowRef& place, std::size_t bytes) const;
-  std::span<const std::byte> window_memory(const WindowRef& place) const;  // the whole window; empty if there is none
+  std::span<const std::byte> window_memory(const WindowRef& place) const;  // see WindowTable::memory()
 
  private:
   // The last result of peer_output() for a peer that was not empty, and the sequence number for which it was called. It
