@@ -11,13 +11,9 @@ python=$3
 # shellcheck source=tests/support/matplotlib.sh
 . "$(dirname "$0")/../support/matplotlib.sh"
 needs_matplotlib "$python"
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-fail() {
-  echo "FAILED: $*"
-  cat "$here/log"
-  exit 1
-}
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
+
 leftovers() { find /dev/shm -maxdepth 1 -name 'tutti-compare-*' 2>/dev/null | sort; }
 
 before=$(leftovers)

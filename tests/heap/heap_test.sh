@@ -5,18 +5,11 @@ tutti=$1
 heap=$2
 stress=$3
 ranks=$4
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../support/patience.sh" "$tutti"
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/*; do
-    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 2000 "$file"; fi
-  done
-  exit 1
-}
 # expect_lines COUNT REGEX: COUNT lines of the output match the expression.
 expect_lines() {
   [ "$(grep -cE -- "$2" "$here/out")" = "$1" ] || fail "not $1 lines of the output match '$2'"

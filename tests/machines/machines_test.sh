@@ -44,18 +44,13 @@ if [ -z "${MACHINES-}" ]; then
   exec "$(dirname "$0")/with_machines.sh" "$machines" "$0" "$@"
 fi
 read -r -a names <<<"$MACHINES"
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
 
 # The environment of the ranks, in addition to rank, size and root. Test cases change it.
 variables=(TUTTI_INTERFACE=eth0 TUTTI_TIMEOUT_MS=20000 TUTTI_SETUP_TIMEOUT_MS=20000)
 root=10.77.0.1:29477
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/*; do echo "--- ${file##*/}" && head -c 3000 "$file"; done
-  exit 1
-}
 now_ms() { date +%s%3N; }
 
 # start PLACES COMMAND...: starts one rank on each machine in PLACES, all at the same time. For example, "0 0 1"

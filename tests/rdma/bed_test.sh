@@ -6,22 +6,9 @@ set -u
 rdma_vm=$1
 tutti=$2
 promise=$3
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/*; do
-    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 4000 "$file"; fi
-  done
-  exit 1
-}
-expect() { # expect NAME ACTUAL EXPECTED
-  [ "$2" = "$3" ] || fail "$1 is '$2', not '$3'"
-}
-expect_line() { # expect_line FILE REGEX
-  grep -qE -- "$2" "$here/$1" || fail "no line of $1 matches '$2'"
-}
 run() { # run ARGS...: writes the output to $here/out and $here/err, and sets $status
   "$rdma_vm" run "$@" >"$here/out" 2>"$here/err"
   status=$?
@@ -50,13 +37,13 @@ the_command_is_as_if_it_ran_here() {
   run --env 'WORD=two  words' --env BED --share shared -- "${command[@]}"
   local now ours
   now=$(date +%s)
-  expect status $status 7
+  expect_equal status $status 7
   ours=$(sed -n 's/^time //p' "$here/out")
-  expect stdout "$(grep -v ^time "$here/out" | tr '\n' '|')" \
+  expect_equal stdout "$(grep -v ^time "$here/out" | tr '\n' '|')" \
     "$here|word is two  words, of ours is nothing|PORT_ACTIVE|"
-  expect stderr "$(cat "$here/err")" 'for stderr'
+  expect_equal stderr "$(cat "$here/err")" 'for stderr'
   [ ! -e "$here/lost" ] || fail 'a write outside of the shared folder is real'
-  expect 'the shared file' "$(cat "$here/shared/kept")" real
+  expect_equal 'the shared file' "$(cat "$here/shared/kept")" real
   # The clock of the guest must agree with ours. Its start value has a resolution of one second.
   if [ $((now - ours)) -lt -2 ] || [ $((now - ours)) -gt 15 ]; then
     fail "the guest's clock shows $ours, the host's clock showed $now"
@@ -65,13 +52,13 @@ the_command_is_as_if_it_ran_here() {
 
 time_over_is_124() {
   run --time 12 -- sleep 1000
-  expect status $status 124
+  expect_equal status $status 124
   expect_line err 'the time of 12 s ran out'
 }
 
 a_dead_guest_is_125() {
   run -- sh -c 'echo last words; echo c >/proc/sysrq-trigger'
-  expect status $status 125
+  expect_equal status $status 125
   expect_line err 'ended without a status'
   expect_line err 'Kernel panic'
 }
@@ -86,8 +73,8 @@ host_of_two() {
 two_guests_are_two_hosts() {
   in_guest host_of_two
   run --guests 2 -- "${command[@]}"
-  expect status $status 3
-  expect 'number of boots' "$(sed -n 's/.*boot //p' "$here/out" | sort -u | wc -l)" 2
+  expect_equal status $status 3
+  expect_equal 'number of boots' "$(sed -n 's/.*boot //p' "$here/out" | sort -u | wc -l)" 2
   expect_line out '^\[0\] # tutti .*: 2 ranks .*tcp transport.* 2 nodes$'
   expect_line out '^\[0\] # Out of bounds values : 0 OK$'
   expect_line out '^\[0\] rank 0 has ended$'
@@ -106,7 +93,7 @@ rank_with_cables() {
 ranks_of_one_guest_have_a_cable_between_them() {
   in_guest rank_with_cables
   run --cables 2 --ranks 2 -- "${command[@]}"
-  expect status $status 2 # the status of rank 0's last command, which fails
+  expect_equal status $status 2 # the status of rank 0's last command, which fails
   expect_line out '^\[0\] rank 0 of 2 has rxe_left0,rxe_left1$'
   expect_line out '^\[1\] rank 1 of 2 has rxe_right0,rxe_right1$'
   expect_line out '^\[0\] # Out of bounds values : 0 OK$'
@@ -147,7 +134,7 @@ a_killed_script_leaves_nothing() {
   [ ! -d "/proc/$guest" ] || fail "QEMU $guest lives on"
   sleep 1
   run -- true
-  expect status $status 0
+  expect_equal status $status 0
   [ ! -e "$folder" ] || fail "the next run must remove the folder $folder of the killed run"
 }
 
@@ -155,7 +142,7 @@ refused() { # refused REGEX ARGS...: expects that the command line is rejected w
   local pattern=$1
   shift
   "$rdma_vm" "$@" >"$here/out" 2>"$here/err"
-  expect "status of $*" $? 2
+  expect_equal "status of $*" $? 2
   expect_line err "$pattern"
 }
 command_line_is_checked() {
@@ -181,7 +168,7 @@ what_is_missing_is_said() {
     ln -s "$(command -v $tool || echo /bin/false)" "$here/bin/$tool"
   done
   PATH=$here/bin "$rdma_vm" run -- true >"$here/out" 2>"$here/err"
-  expect status $? 77
+  expect_equal status $? 77
   expect_line err 'qemu-system-x86_64 is missing; as root: scripts/setup --rdma'
 }
 

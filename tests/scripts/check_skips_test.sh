@@ -4,18 +4,11 @@
 set -u
 check_skips=$1
 promise=$2
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
 mkdir "$here/build"
 echo 'TUTTI_SANITIZER:STRING=' >"$here/build/CMakeCache.txt"
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/out "$here"/skips.txt "$here"/results.xml; do
-    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 3000 "$file"; fi
-  done
-  exit 1
-}
 # test_that NAME SCRIPT [PROPERTIES...]: adds a test to the next run of ctest.
 test_that() {
   local name=$1 script=$2

@@ -7,15 +7,9 @@ set -u
 unset "${!GIT_@}"
 source_root=$1
 promise=$2
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../support/script.sh"
 
-fail() {
-  echo "FAILED: $*"
-  [ ! -f "$here/out" ] || cat "$here/out"
-  exit 1
-}
-expect_line() { grep -qE -- "$1" "$here/out" || fail "no line matches '$1'"; }
 expect_status() { [ "$status" -eq "$1" ] || fail "status $status, not $1"; }
 
 # Replaces the real parts: `good` passes, `bad` fails, and `slow` takes longer than its budget of 0 minutes.
@@ -54,20 +48,20 @@ an_expression_that_ctest_cannot_read_fails_the_part() {
   echo 'add_test(one true)' >build/dev/CTestTestfile.cmake
   run_test
   expect_status 1
-  expect_line '^failed: build/dev: ctest cannot read an expression of: -E '
+  expect_line out '^failed: build/dev: ctest cannot read an expression of: -E '
 }
 
 a_failed_part_fails_the_run_and_is_named() {
   run_test
   expect_status 1
-  expect_line '^failed: the bad part$'
-  expect_line '^3 passed, 1 failed, 0 skipped$'
+  expect_line out '^failed: the bad part$'
+  expect_line out '^3 passed, 1 failed, 0 skipped$'
   touch good
   run_test
   expect_status 0
-  expect_line '^good +0 s of +60 s, processor +0 s   1 passed, 0 failed, 0 skipped$'
-  expect_line '^slow .* OVER BUDGET$'
-  expect_line '^4 passed, 0 failed, 0 skipped$'
+  expect_line out '^good +0 s of +60 s, processor +0 s   1 passed, 0 failed, 0 skipped$'
+  expect_line out '^slow .* OVER BUDGET$'
+  expect_line out '^4 passed, 0 failed, 0 skipped$'
 }
 
 the_processor_time_of_a_part_is_reported() {
@@ -75,8 +69,8 @@ the_processor_time_of_a_part_is_reported() {
     "part_busy() { bash -c 'ulimit -t 2; while :; do :; done' || count_pass; }" >>scripts/testing/full.sh
   run_test --parts busy,slow
   expect_status 0
-  expect_line '^busy +[0-9]+ s of +60 s, processor +2 s'
-  expect_line '^slow .*, processor +0 s '
+  expect_line out '^busy +[0-9]+ s of +60 s, processor +2 s'
+  expect_line out '^slow .*, processor +0 s '
 }
 
 a_part_that_is_left_out_fails_the_run() {
@@ -84,7 +78,7 @@ a_part_that_is_left_out_fails_the_run() {
   export QUICK_LIMIT_MIN=0
   run_test
   expect_status 1
-  expect_line 'part bad was left out: the limit of 0 minutes'
+  expect_line out 'part bad was left out: the limit of 0 minutes'
 }
 
 a_skip_that_is_not_listed_fails_the_run() {
@@ -94,11 +88,11 @@ a_skip_that_is_not_listed_fails_the_run() {
   echo 'a test that is listed' >build/left
   run_test
   expect_status 0
-  expect_line '^2 passed, 0 failed, 1 skipped$'
+  expect_line out '^2 passed, 0 failed, 1 skipped$'
   echo 'a test that nobody listed' >build/left
   run_test
   expect_status 1
-  expect_line 'a test that nobody listed was skipped and may not be: for no reason'
+  expect_line out 'a test that nobody listed was skipped and may not be: for no reason'
 }
 
 a_part_that_checks_nothing_fails_the_run() {
@@ -106,20 +100,20 @@ a_part_that_checks_nothing_fails_the_run() {
   commit
   run_test --full
   expect_status 1
-  expect_line '^failed: part empty made no check$'
-  expect_line '^== parts without a valid row in build/ledger.tsv: empty$'
+  expect_line out '^failed: part empty made no check$'
+  expect_line out '^== parts without a valid row in build/ledger.tsv: empty$'
 }
 
 a_part_with_a_valid_row_is_not_run_again() {
   run_test --full
   expect_status 0
-  expect_line '^== parts without a valid row in build/ledger.tsv: none$'
+  expect_line out '^== parts without a valid row in build/ledger.tsv: none$'
   echo second >docs/file
   commit
   run_test --full
   expect_status 0
-  expect_line '^== slow: has a valid row'
-  expect_line '^1 passed, 0 failed, 0 skipped$' # only the part `setup` runs again
+  expect_line out '^== slow: has a valid row'
+  expect_line out '^1 passed, 0 failed, 0 skipped$' # only the part `setup` runs again
 }
 
 a_document_ends_the_row_of_the_quick_run() {
@@ -130,8 +124,8 @@ a_document_ends_the_row_of_the_quick_run() {
   echo second >docs/file
   commit
   run_test --full --minutes 1
-  expect_line '^== good: has a valid row'
-  expect_line '^quick .* 1 passed'
+  expect_line out '^== good: has a valid row'
+  expect_line out '^quick .* 1 passed'
 }
 
 rows_end_with_a_change_outside_docs() {
@@ -139,12 +133,12 @@ rows_end_with_a_change_outside_docs() {
   echo second >src/file
   run_test --full --minutes 1
   expect_status 1
-  expect_line 'there are changes that are not committed'
-  expect_line '^== parts without a valid row in build/ledger.tsv: good slow$'
+  expect_line out 'there are changes that are not committed'
+  expect_line out '^== parts without a valid row in build/ledger.tsv: good slow$'
   commit
   run_test --full
   expect_status 0
-  expect_line '^good .* 1 passed'
+  expect_line out '^good .* 1 passed'
 }
 
 a_failed_part_has_no_valid_row() {
@@ -152,11 +146,11 @@ a_failed_part_has_no_valid_row() {
   commit
   run_test --full --ledger docs/ledger.tsv
   expect_status 1
-  expect_line '^== parts without a valid row in docs/ledger.tsv: bad$'
+  expect_line out '^== parts without a valid row in docs/ledger.tsv: bad$'
   touch good
   run_test --full --ledger docs/ledger.tsv
   expect_status 0
-  expect_line '^== good: has a valid row'
+  expect_line out '^== good: has a valid row'
 }
 
 named_parts_write_rows_into_a_named_ledger() {
@@ -164,13 +158,13 @@ named_parts_write_rows_into_a_named_ledger() {
   [ ! -e build/ledger.tsv ] || fail 'a ledger was not asked for'
   run_test --parts slow --ledger build/ledger.tsv
   expect_status 0
-  expect_line '^== parts without a valid row in build/ledger.tsv: none$'
+  expect_line out '^== parts without a valid row in build/ledger.tsv: none$'
   run_test --full
   expect_status 0
-  expect_line '^== slow: has a valid row'
+  expect_line out '^== slow: has a valid row'
   run_test --parts slow --ledger "$here/outside.tsv"
   expect_status 0
-  expect_line '^== parts without a valid row in .*/outside.tsv: none$'
+  expect_line out '^== parts without a valid row in .*/outside.tsv: none$'
 }
 
 a_part_that_does_not_fit_is_not_begun() {
@@ -178,8 +172,8 @@ a_part_that_does_not_fit_is_not_begun() {
   commit
   run_test --full --minutes 5
   expect_status 1
-  expect_line '^== slow: not begun'
-  expect_line '^== parts without a valid row in build/ledger.tsv: slow$'
+  expect_line out '^== slow: not begun'
+  expect_line out '^== parts without a valid row in build/ledger.tsv: slow$'
 }
 
 expect_tests_of_plan() {
@@ -198,7 +192,7 @@ END
   chmod +x scripts/build build/bin/ctest
   PATH=$here/tree/build/bin:$PATH
   run_test --changed
-  expect_line '^changed: .*src/plan/new.cc'
+  expect_line out '^changed: .*src/plan/new.cc'
   expect_tests_of_plan
   commit
   : >build/bin/calls

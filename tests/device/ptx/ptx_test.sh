@@ -8,14 +8,9 @@ promise=$3
 source_folder=$(cd "$(dirname "$0")" && pwd)
 fake_gpus=$source_folder/../hardware/fake_gpus/fake_gpus.sh
 export FAKE_GPUS_KERNELS=$build/ptx/libtutti_ptx_kernels.so
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 
-fail() {
-  echo "FAILED: $*"
-  head -c 3000 "$here"/out "$here"/err
-  exit 1
-}
 perf() { # perf COLLECTIVE ARGS...: returns 0 if the GPUs carried out the calls, and all results are right
   "$fake_gpus" "$build" "$build/bin/tutti" perf "$@" --memory cuda -w 0 -n 1 >"$here/out" 2>"$here/err" &&
     grep -q '^# Out of bounds values : 0 OK$' "$here/out" &&

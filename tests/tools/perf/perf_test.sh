@@ -4,14 +4,9 @@
 set -u
 tutti=$1
 promise=$2
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 
-fail() {
-  echo "FAILED: $*"
-  head -c 3000 "$here"/out "$here"/err
-  exit 1
-}
 perf() { # perf ARGS...: writes the output to $here/out and $here/err, and sets $status
   "$tutti" perf all_reduce "$@" >"$here/out" 2>"$here/err"
   status=$?

@@ -5,28 +5,19 @@ set -u
 tutti=$1
 program=$2
 promise=$3
-here=$(mktemp -d)
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 job=
 trap 'end_job; rm -rf "$here"' EXIT
 export TUTTI_RECORD_DIR=$here/records
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 
-fail() {
-  echo "FAILED: $*"
-  for file in out err top doctor; do
-    if [ -f "$here/$file" ]; then echo "--- $file" && head -c 3000 "$here/$file"; fi
-  done
-  exit 1
-}
 end_job() {
   [ -n "$job" ] || return 0
   kill -KILL "$job" 2>/dev/null # its ranks are killed with it
   wait "$job" 2>/dev/null
   job=
-}
-expect() { # expect FILE REGEX
-  grep -qE -- "$2" "$here/$1" || fail "no line of $1 matches '$2'"
 }
 expect_no() { # expect_no FILE REGEX
   ! grep -qE -- "$2" "$here/$1" || fail "a line of $1 matches '$2'"
@@ -50,17 +41,17 @@ a_killed_rank_is_named() {
   start killed
   finish
   doctor
-  expect doctor '^What happened: rank 2 \(pid [0-9]+\) died after all_reduce #5 '
-  expect doctor '^To blame: rank 2$'
-  expect doctor 'rank 2 .* dead '
-  expect doctor 'rank 0 .* after a failed all_reduce #6 '
+  expect_line doctor '^What happened: rank 2 \(pid [0-9]+\) died after all_reduce #5 '
+  expect_line doctor '^To blame: rank 2$'
+  expect_line doctor 'rank 2 .* dead '
+  expect_line doctor 'rank 0 .* after a failed all_reduce #6 '
 }
 
 a_stopped_rank_is_named() {
   start stopped
   until_doctor_says '^What happened: rank 2 .* is stopped'
-  expect doctor '^To blame: rank 2$'
-  expect doctor '^What to do: let it go on: kill -CONT [0-9]+$'
+  expect_line doctor '^To blame: rank 2$'
+  expect_line doctor '^What to do: let it go on: kill -CONT [0-9]+$'
   until_doctor_says 'ranks 0, 1, 3 are in all_reduce #6 '
   local pid
   pid=$(sed -nE 's/.*kill -CONT ([0-9]+)$/\1/p' "$here/doctor")
@@ -72,16 +63,16 @@ a_rank_that_calls_something_else_is_named() {
   start other
   finish
   doctor
-  expect doctor '^What happened: the ranks disagree in their call #6: '
-  expect doctor ' ranks 0, 1, 3 passed collective all_reduce, rank 2 passed collective broadcast\.'
-  expect doctor '^To blame: rank 2$'
+  expect_line doctor '^What happened: the ranks disagree in their call #6: '
+  expect_line doctor ' ranks 0, 1, 3 passed collective all_reduce, rank 2 passed collective broadcast\.'
+  expect_line doctor '^To blame: rank 2$'
 }
 
 a_rank_that_never_comes_is_named() {
   start never
   until_doctor_says '^What happened: rank 2 .* has not entered all_reduce #6 .*: it is sleeping, after all_reduce #5 '
-  expect doctor '^To blame: rank 2$'
-  expect doctor 'not entered by rank 2'
+  expect_line doctor '^To blame: rank 2$'
+  expect_line doctor 'not entered by rank 2'
   expect_no doctor 'died|stopped \('
 }
 
@@ -89,32 +80,32 @@ one_that_came_too_late_is_named_after_the_end() {
   TUTTI_TIMEOUT_MS=$(scaled 1500) start never
   finish
   doctor
-  expect doctor '^What happened: rank 2 .* has not entered all_reduce #6 '
-  expect doctor '^To blame: rank 2$'
-  expect doctor '^What to do: its process has ended since'
+  expect_line doctor '^What happened: rank 2 .* has not entered all_reduce #6 '
+  expect_line doctor '^To blame: rank 2$'
+  expect_line doctor '^What to do: its process has ended since'
 }
 
 a_rank_that_leaves_early_is_named() {
   start leaves
   finish
   doctor
-  expect doctor '^What happened: rank 2 .* destroyed its communicator, after all_reduce #5 '
-  expect doctor '^To blame: rank 2$'
+  expect_line doctor '^What happened: rank 2 .* destroyed its communicator, after all_reduce #5 '
+  expect_line doctor '^To blame: rank 2$'
 }
 
 a_killed_job_is_not_blamed_on_one() {
   start work
   end_job
   doctor
-  expect doctor '^What happened: all 4 processes are gone, .*none recorded an error before'
+  expect_line doctor '^What happened: all 4 processes are gone, .*none recorded an error before'
   expect_no doctor '^To blame'
 }
 
 top_shows_a_running_job() {
   start work
   "$tutti" top --once >"$here/top" 2>&1 || fail "tutti top failed"
-  expect top '^job [0-9a-f]{8}, "recorded_job", 4 of 4 ranks on '
-  expect top '^ +0 +[0-9]+ (sleeping|running|blocked) +[0-9]+ +[0-9]+ +[0-9.]+  (in|after) all_reduce #[0-9]+ '
+  expect_line top '^job [0-9a-f]{8}, "recorded_job", 4 of 4 ranks on '
+  expect_line top '^ +0 +[0-9]+ (sleeping|running|blocked) +[0-9]+ +[0-9]+ +[0-9.]+  (in|after) all_reduce #[0-9]+ '
   [ "$(grep -cE '^ +[0-3] +[0-9]+ ' "$here/top")" = 4 ] || fail 'not all ranks are shown'
   local number
   number=$(sed -nE 's/^job ([0-9a-f]{8}).*/\1/p' "$here/top")
@@ -122,28 +113,28 @@ top_shows_a_running_job() {
   "$tutti" top --once --job 00000000 >"$here/top" && fail 'a job that is not there is shown'
   end_job
   "$tutti" top --once >"$here/top" && fail 'a dead job is shown'
-  expect top 'no job runs here'
+  expect_line top 'no job runs here'
 }
 
 top_says_who_waits_for_whom() {
   start stopped
   wait_until top_says '^ +0 .* in all_reduce #6 .* waits for rank 2: not entered yet$' ||
     fail 'top does not show which rank is waited for'
-  expect top '^ +2 +[0-9]+ stopped '
+  expect_line top '^ +2 +[0-9]+ stopped '
 }
 
 files_can_be_read_one_by_one() {
   start killed
   finish
   doctor "$here"/records/tutti-*-r0-*.rec "$here"/records/tutti-*-r2-*.rec
-  expect doctor '^job [0-9a-f]{8}, 2 of 4 ranks'
-  expect doctor 'no recording here: ranks 1, 3'
-  expect doctor '^To blame: rank 2$'
+  expect_line doctor '^job [0-9a-f]{8}, 2 of 4 ranks'
+  expect_line doctor 'no recording here: ranks 1, 3'
+  expect_line doctor '^To blame: rank 2$'
   "$tutti" doctor "$here/out" >"$here/doctor" 2>&1 && fail 'a file that is not a recording is accepted'
-  expect doctor 'out: the file is '
+  expect_line doctor 'out: the file is '
   "$tutti" doctor --job 00000000 "$here"/records/tutti-*-r0-*.rec >"$here/doctor" 2>&1 &&
     fail 'files of another job make an empty report'
-  expect doctor 'none of the files is a recording of job 00000000'
+  expect_line doctor 'none of the files is a recording of job 00000000'
 }
 
 files_are_their_owners_alone() {
@@ -157,7 +148,7 @@ files_are_their_owners_alone() {
   rm "$here"/ready-*
   start work
   wait_until grep -q 'warn: ' "$here/err"
-  expect err 'warn: no flight recorder \(.*others may write to it.*TUTTI_RECORD_DIR'
+  expect_line err 'warn: no flight recorder \(.*others may write to it.*TUTTI_RECORD_DIR'
 }
 
 without_room_the_job_runs() {
@@ -175,7 +166,7 @@ a_trace_is_written() {
   start dance
   finish
   doctor --trace "$here/trace.json"
-  expect doctor '^What happened: no problem is visible'
+  expect_line doctor '^What happened: no problem is visible'
   python3 - "$here/trace.json" <<'END' || fail 'the trace is not what Perfetto takes'
 import json, sys
 events = json.load(open(sys.argv[1]))["traceEvents"]

@@ -5,17 +5,12 @@ set -u
 tutti=$1
 program=$2
 promise=$3
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 export TUTTI_RECORD_DIR=$here/records
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 
-fail() {
-  echo "FAILED: $*"
-  head -c 5000 "$here/log"
-  exit 1
-}
 begin() { # begin ARGS...: starts the job in the background and sets $launcher to its process number
   "$tutti" run --timeout-s "$(scaled 90)" "$@" >"$here/log" 2>&1 &
   launcher=$!

@@ -5,8 +5,8 @@
 set -u
 tutti=$1
 promise=$2
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 # shellcheck source=tests/support/ports.sh
@@ -20,13 +20,6 @@ echo 'leak:libpmix' >"$here/.suppressions"
 export LSAN_OPTIONS="suppressions=$here/.suppressions:print_suppressions=0"
 perf=("$tutti" perf all_reduce -b 64 -e 64 -n 2 -w 1)
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/*; do
-    if [ -f "$file" ]; then echo "--- ${file##*/}" && head -c 2000 "$file"; fi
-  done
-  exit 1
-}
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
 expect_one_report() { # expect_one_report RANKS: $here/out must contain one report with right results
   [ "$(grep -c " perf all_reduce: $1 ranks" "$here/out")" = 1 ] || fail "not one report of $1 ranks"

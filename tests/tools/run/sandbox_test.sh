@@ -4,19 +4,14 @@
 set -u
 tutti=$1
 promise=$2
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 # shellcheck source=tests/support/ports.sh
 . "$(dirname "$0")/../../support/ports.sh"
 export TUTTI_RECORD=0
 
-fail() {
-  echo "FAILED: $*"
-  head -c 3000 "$here"/out "$here"/err
-  exit 1
-}
 # without CALL ERRNO COMMAND...: runs the command with a system call that fails. Writes $here/out and $here/err, and
 # sets $status.
 without() {

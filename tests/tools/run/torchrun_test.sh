@@ -16,19 +16,14 @@ export OMP_NUM_THREADS=1 # avoids a warning of torchrun
 if [ "$promise" = two_machines_meet ] && [ -z "${MACHINES-}" ]; then
   exec "$(dirname "$0")/../../machines/with_machines.sh" 2 "$0" "$@"
 fi
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
 # shellcheck source=tests/support/ports.sh
 . "$(dirname "$0")/../../support/ports.sh"
 perf=("$tutti" perf all_reduce -b 64 -e 64 -w 1)
 
-fail() {
-  echo "FAILED: $*"
-  for file in "$here"/*; do echo "--- ${file##*/}" && tail -c 4000 "$file"; done
-  exit 1
-}
 expect_one_report() { # expect_one_report RANKS FILE
   [ "$(grep -c " perf all_reduce: $1 ranks" "$2")" = 1 ] || fail "not one report of $1 ranks in ${2##*/}"
   grep -q '^# Out of bounds values : 0 OK$' "$2" || fail "no report of right results in ${2##*/}"
