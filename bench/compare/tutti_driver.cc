@@ -36,21 +36,17 @@ class TuttiLibrary : public Library {
   }
 
  private:
+  static Error error(ErrorCode code, const std::string& text) { return {code, ErrorScope::kProcess, -1, text}; }
   static Result<std::shared_ptr<float>> allocate_by_malloc(std::size_t bytes) {
     auto* const data = static_cast<float*>(std::malloc(bytes));
     if (data == nullptr) {
-      return Error{.code = ErrorCode::kSystem,
-                   .scope = ErrorScope::kProcess,
-                   .rank = -1,
-                   .message = "malloc() has no memory for a buffer of " + std::to_string(bytes) + " bytes"};
+      return error(ErrorCode::kSystem, "malloc() has no memory for a buffer of " + std::to_string(bytes) + " bytes");
     }
     HeapSegment segment{};
     const HeapInterface* const heap = find_shared_heap();
     if (bytes >= 64 * 1024 && (heap == nullptr || !heap->find(data, bytes, segment))) {
-      return Error{.code = ErrorCode::kUnsupported,
-                   .scope = ErrorScope::kProcess,
-                   .rank = -1,
-                   .message = "malloc() is not that of libtutti_heap.so: is it beside the drivers, in lib/?"};
+      return error(ErrorCode::kUnsupported,
+                   "malloc() is not that of libtutti_heap.so: is it beside the drivers, in lib/?");
     }
     return std::shared_ptr<float>(data, &std::free);
   }

@@ -11,8 +11,8 @@
 #include <ctime>
 #include <fstream>
 
-#include "base/boot_id.h"
 #include "base/mix_bits.h"
+#include "base/system/boot_id.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/system/system_calls.h"
+
 namespace tutti {
 namespace {
 
@@ -22,18 +23,6 @@ constexpr std::size_t kFirstSegmentBytes = std::size_t{64} << 20;
 // until they use at most half of this limit. glibc, too, keeps up to 64 MiB: twice the size from which on its blocks
 // are mappings of their own, which is at most 32 MiB.
 constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 20;
-
-// Restores errno, which malloc() and the others must not change if they succeed.
-class KeepsErrno {
- public:
-  KeepsErrno() = default;
-  ~KeepsErrno() { errno = error_; }
-  KeepsErrno(const KeepsErrno&) = delete;
-  KeepsErrno& operator=(const KeepsErrno&) = delete;
-
- private:
-  int error_ = errno;
-};
 
 void report(std::string_view text) {
   // Nothing else can be done if stderr cannot be written.
@@ -49,31 +38,29 @@ std::string_view read_file(const char* path, std::array<char, 128>& buffer) {
   return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
 }
 
-bool is_limited(int resource) {
-  rlimit limit{};
-  return getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-}
-
 std::byte* map_private(std::size_t bytes, int protection) {
   void* data = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
 }
 
-// Replaces a descriptor 0, 1 or 2 by one above. If the program has closed its standard streams, text that it writes to
-// them must not get into this file.
-int above_standard(int fd) {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  close(fd);
-  return moved;
-}
-
-int create_memfd() { return above_standard(memfd_create("tutti heap", MFD_CLOEXEC | MFD_ALLOW_SEALING)); }
+constexpr const char* kFileName = "tutti heap";
 
 }  // namespace
 
+// Restores errno, which malloc() and the others must not change if they succeed.
+class Heap::KeepsErrno {
+ public:
+  KeepsErrno() = default;
+  ~KeepsErrno() { errno = error_; }
+  KeepsErrno(const KeepsErrno&) = delete;
+  KeepsErrno& operator=(const KeepsErrno&) = delete;
+
+ private:
+  int error_ = errno;
+};
+
 // A thread must not be cancelled while it holds the mutex, because it would never release it. open(), close() and
-// others are points of cancellation.
+// others are cancellation points.
 void Heap::lock() {
   int state = 0;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
@@ -92,17 +79,14 @@ void Heap::unlock() {
 // Holds the lock, and keeps errno as it was.
 class Heap::Guard {
  public:
-  explicit Guard(Heap& heap) : heap_(heap), error_(errno) { heap_.lock(); }
-  ~Guard() {
-    heap_.unlock();
-    errno = error_;
-  }
+  explicit Guard(Heap& heap) : heap_(heap) { heap_.lock(); }
+  ~Guard() { heap_.unlock(); }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
  private:
+  KeepsErrno keeps_errno_;  // constructed before the lock is taken, and destroyed after it is released
   Heap& heap_;
-  int error_;
 };
 
 // Returns the reason why the heap cannot be used; null if it can.
@@ -114,7 +98,7 @@ const char* Heap::reserve() {
   // With this setting, malloc() must fail when all memory is promised. But the pages of a memfd are reserved only when
   // they are written, so the program would get SIGBUS then.
   if (read_file("/proc/sys/vm/overcommit_memory", buffer).starts_with('2')) return "vm.overcommit_memory is 2";
-  const int fd = create_memfd();
+  const int fd = create_memfd(kFileName);
   if (fd < 0) return "memfd_create failed: a sandbox forbids it, or no descriptor is left";
   close(fd);
 
@@ -151,11 +135,9 @@ bool Heap::map_segment(Segment& segment) {
   const std::size_t bytes = std::size_t{segment.range.count} << page_shift_;
   // The program may have set the limit after reserve(). Exceeding it would end the process with SIGXFSZ.
   if (is_limited(RLIMIT_FSIZE)) return false;
-  const int fd = create_memfd();
+  const int fd = create_memfd(kFileName);
   struct stat status {};
-  // With these seals, no process can make the file shorter, which would cost the others a SIGBUS.
-  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 && fstat(fd, &status) == 0 &&
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 && seal_size(fd) && fstat(fd, &status) == 0 &&
       mmap(address(segment.range.first), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED) {
     if (huge_pages_) madvise(address(segment.range.first), bytes, MADV_HUGEPAGE);
     segment.fd = fd;
@@ -244,12 +226,12 @@ void Heap::trim() {
 void Heap::release(void* block) {
   const Guard guard(*this);
   const std::uint32_t first = block_at(block);
-  used_pages_ -= table_.length(first);
   if (segment_of(first)->inherited) {
     madvise(block, std::size_t{table_.length(first)} << page_shift_, MADV_DONTNEED);
     table_.remove(first);
     return;
   }
+  used_pages_ -= table_.length(first);
   table_.release(first);
   trim();
 }
@@ -309,13 +291,6 @@ int Heap::open_segment(std::uint32_t number) {
   return fcntl(segment.fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 }
 
-bool Heap::has_blocks() const {
-  for (std::size_t i = 0; i < segment_count_; ++i) {
-    if (!segments_[i].inherited && used_pages_ > 0) return true;
-  }
-  return false;
-}
-
 void Heap::before_fork() {
   const char* problem = nullptr;
   const void* const stack = __builtin_frame_address(0);
@@ -330,7 +305,7 @@ void Heap::before_fork() {
     std::abort();
   }
   lock();
-  if (!has_blocks()) return;
+  if (used_pages_ == 0) return;  // the child has nothing to copy
   if (pipe2(fork_pipe_.data(), O_CLOEXEC) != 0) fork_pipe_ = {-1, -1};
   for (int& fd : fork_pipe_) fd = above_standard(fd);
   if (fork_pipe_[0] < 0 || fork_pipe_[1] < 0) {
@@ -362,8 +337,8 @@ void Heap::after_fork_in_parent() {
 
 // Copies a part of a segment that starts at `offset` to `copy`. It reads from the file, because the program may have
 // made pages of the mapping inaccessible with mprotect(). Without the descriptor, it must read the mapping.
-void Heap::copy_data(const Segment& segment, bool has_file, off_t offset, std::byte* copy, std::size_t bytes) const {
-  while (has_file && bytes > 0) {
+void Heap::copy_data(const Segment& segment, off_t offset, std::byte* copy, std::size_t bytes) const {
+  while (segment.fd >= 0 && bytes > 0) {
     const ssize_t done = pread(segment.fd, copy, bytes, offset);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) break;
@@ -381,7 +356,8 @@ bool Heap::copy_blocks(Segment& segment) {
   std::byte* const start = address(segment.range.first);
   std::byte* const copy = map_private(bytes, PROT_READ | PROT_WRITE);
   if (copy == nullptr) return false;
-  const bool has_file = owns_descriptor(segment);
+  if (!owns_descriptor(segment)) segment.fd = -1;
+  const bool has_file = segment.fd >= 0;
   const std::uint32_t end = segment.range.first + segment.range.count;
   for (std::uint32_t page = segment.range.first; page < end; page += table_.length(page)) {
     if (!table_.is_block(page)) continue;
@@ -395,7 +371,7 @@ bool Heap::copy_blocks(Segment& segment) {
       const off_t from = std::max(data, next);
       const off_t hole = data >= 0 && has_file ? lseek(segment.fd, from, SEEK_HOLE) : behind;
       const off_t to = hole > from ? std::min(hole, behind) : behind;
-      copy_data(segment, has_file, from, copy + from, static_cast<std::size_t>(to - from));
+      copy_data(segment, from, copy + from, static_cast<std::size_t>(to - from));
       next = to;
     }
   }
@@ -412,6 +388,7 @@ void Heap::after_fork_in_child() {
     report("tutti heap: no addresses are left for the child's copy of its parent's blocks, so the child ends\n");
     _exit(127);
   }
+  used_pages_ = 0;
   table_.drop_free_extents();
   if (fork_pipe_[0] >= 0) {
     // The reading end is still open here. So the child gets no SIGPIPE, even if its parent has ended.

@@ -62,6 +62,7 @@ class Heap {
   void after_fork_in_child();
 
  private:
+  class KeepsErrno;
   class Guard;
   struct Segment {
     PageTable::Range range;
@@ -88,9 +89,8 @@ class Heap {
   void trim();
   const Segment* segment_of(std::uint32_t page) const;
   bool owns_descriptor(const Segment& segment) const;
-  bool has_blocks() const;
   bool copy_blocks(Segment& segment);
-  void copy_data(const Segment& segment, bool has_file, off_t offset, std::byte* copy, std::size_t bytes) const;
+  void copy_data(const Segment& segment, off_t offset, std::byte* copy, std::size_t bytes) const;
   void close_fork_pipe();
 
   std::byte* address(std::uint32_t page) const {
@@ -114,10 +114,10 @@ class Heap {
   std::atomic<std::uintptr_t> start_{0};  // of the reserved range
   std::atomic<std::size_t> reserved_bytes_{0};
   unsigned page_shift_ = 12;
-  bool huge_pages_ = false;      // the kernel has huge pages for shared memory
-  std::uint32_t pages_ = 0;      // of the reserved range
-  std::uint32_t next_page_ = 0;  // the first page behind the segments
-  std::uint32_t used_pages_ = 0;
+  bool huge_pages_ = false;       // the kernel has huge pages for shared memory
+  std::uint32_t pages_ = 0;       // of the reserved range
+  std::uint32_t next_page_ = 0;   // the first page behind the segments
+  std::uint32_t used_pages_ = 0;  // of blocks that are not inherited
   PageTable table_;
   std::array<Segment, kMostSegments> segments_{};
   std::atomic<std::size_t> segment_count_{0};  // find() may use the segments up to this number without the mutex

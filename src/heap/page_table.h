@@ -69,9 +69,9 @@ class PageTable {
 
   // The number of dirty pages in all free extents.
   std::uint32_t dirty_pages() const { return dirty_pages_; }
-  // Calls `clean(extent)` for free extents with dirty pages, long ones first, until dirty_pages() is at most `most`.
-  // `clean` makes the pages of the extent zero. If it fails, it returns false; after kMostFailures failures the
-  // function ends.
+  // Calls `clean(extent)` for free extents with dirty pages until dirty_pages() is at most `most`. It is called for the
+  // longest extents first. `clean` makes the pages of the extent zero, or returns false if it cannot. After
+  // kMostFailures failures the function ends.
   template <class Function>
   void clean_extents(std::uint32_t most, Function clean) {
     int failures = 0;

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/boot_id.h"
 #include "base/crc32c.h"
 #include "base/recording.h"
+#include "base/system/boot_id.h"
 #include "job/data_paths.h"
 #include "job/machine_limits.h"
 #include "job/memory_sharing.h"

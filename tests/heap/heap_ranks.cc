@@ -73,7 +73,8 @@ tutti::Result<std::size_t> call(tutti::Communicator& communicator, float* data) 
   return wrong;
 }
 
-// The child must see this process's memory as it was at the fork, and neither of the two the other's later writes.
+// The child must see this process's memory as it was at fork(). After that, neither process may see what the other one
+// writes.
 bool child_is_separate(float* data) {
   const std::span numbers(data, kCount);
   std::fill(numbers.begin(), numbers.end(), 5.0F);

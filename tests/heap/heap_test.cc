@@ -164,7 +164,7 @@ TEST_F(HeapTest, ABlockIsResizedInPlaceIfThereIsRoom) {
 
 TEST_F(HeapTest, ItReturnsNullForBlocksThatItCannotServe) {
   EXPECT_EQ(heap_.allocate(std::size_t{1} << 60, 1, false), nullptr);
-  EXPECT_EQ(heap_.allocate(kMiB, std::size_t{1} << 30, false), nullptr);  // more than segments are aligned to
+  EXPECT_EQ(heap_.allocate(kMiB, std::size_t{1} << 30, false), nullptr);  // a segment starts at a multiple of 2 MiB
   EXPECT_EQ(heap_.problem(), nullptr);
   errno = EDOM;
   void* const block = heap_.allocate(kMiB, 1, false);

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "base/assert.h"
-#include "base/boot_id.h"
 #include "base/byte_text.h"
+#include "base/system/boot_id.h"
 #include "topology/memory.h"
 
 namespace tutti::tool {

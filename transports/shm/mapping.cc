@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system/system_calls.h"
 #include "transports/shm/owned_descriptor.h"
 
 namespace tutti {
@@ -54,7 +55,7 @@ std::string more_mappings() {
 // limit does not help.
 bool is_forbidden(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
 
-int open_memfd() { return above_standard(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING)); }
+constexpr const char* kFileName = "tutti";
 
 const char* advice_for_memfd(int error) {
   if (is_forbidden(error)) return "a sandbox (seccomp) forbids it, or this kernel is older than 3.17";
@@ -63,21 +64,18 @@ const char* advice_for_memfd(int error) {
   return "is memory left?";
 }
 
-Result<int> create_memfd(std::size_t bytes) {
+Result<int> create_sealed_memfd(std::size_t bytes) {
   if (Mapping::refusal()) {
     Error error = *Mapping::refusal();
     error.scope = ErrorScope::kCall;  // a communicator that works without shared memory can continue
     return error;
   }
-  OwnedDescriptor fd(open_memfd());
+  OwnedDescriptor fd(create_memfd(kFileName));
   if (fd.get() < 0) return system_error("memfd_create", bytes, advice_for_memfd(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error("ftruncate", bytes, "ask for less memory");
   }
-  // Without the seals, a peer could shrink the file, and an access beyond its end could kill this process with SIGBUS.
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
-  }
+  if (!seal_size(fd.get())) return system_error("sealing a memfd", bytes, "is this kernel older than 3.17?");
   return fd.release();
 }
 
@@ -131,16 +129,9 @@ std::size_t page_size() {
   return kBytes;
 }
 
-int above_standard(int fd) {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  close(fd);
-  return moved;
-}
-
 const std::optional<Error>& Mapping::refusal() {
   static const std::optional<Error> kRefusal = []() -> std::optional<Error> {
-    const OwnedDescriptor fd(open_memfd());
+    const OwnedDescriptor fd(create_memfd(kFileName));
     if (fd.get() >= 0 || !is_forbidden(errno)) return std::nullopt;
     return Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1,
                  fmt::format("memfd_create failed: {}; {}", std::strerror(errno), advice_for_memfd(errno))};
@@ -152,7 +143,7 @@ Result<std::shared_ptr<Mapping>> Mapping::create(std::size_t bytes, bool huge) {
   TUTTI_ASSERT(bytes > 0);
   OwnedDescriptor fd;
   if (!refusal()) {
-    auto memfd = create_memfd(bytes);
+    auto memfd = create_sealed_memfd(bytes);
     if (!memfd) return memfd.error();
     fd.reset(*memfd);
   }
@@ -199,7 +190,7 @@ Result<std::shared_ptr<Mapping>> Mapping::adopt(void* data, std::size_t bytes) {
                     "memory that is registered already cannot be registered",
                     bytes, data)};
   }
-  auto memfd = create_memfd(bytes);
+  auto memfd = create_sealed_memfd(bytes);
   if (!memfd) return memfd.error();
   OwnedDescriptor fd(*memfd);
   // Copies the contents by write(), because write() loads missing pages, and reports invalid memory as EFAULT instead

@@ -75,9 +75,4 @@ class Mapping {
 // The page size of the operating system, in bytes.
 std::size_t page_size();
 
-// Moves a descriptor away from the numbers of the standard streams: if `fd` is 0, 1 or 2, it closes `fd` and returns
-// a duplicate with a number above 2, or -1 if there is none. Any other `fd`, also -1, is returned unchanged. So text
-// that a program prints to its standard streams is not written into this descriptor.
-int above_standard(int fd);
-
 }  // namespace tutti

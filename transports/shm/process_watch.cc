@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/recording.h"
-#include "transports/shm/mapping.h"
+#include "base/system/system_calls.h"
 
 namespace tutti {
 

@@ -1,11 +1,11 @@
 #include "transports/shm/shm_transport.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "base/system/system_calls.h"
 #include "transports/shm/attach.h"
 #include "transports/shm/shared_heap.h"
 #include "transports/shm/shm_connection.h"
@@ -162,8 +162,7 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
     transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
   }
   // A segment of a heap has many more addresses than memory.
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) transport->refuse_heaps();
+  if (is_limited(RLIMIT_AS)) transport->refuse_heaps();
   return transport;
 }
 

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system/system_calls.h"
 #include "base/system_error.h"
-#include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace {

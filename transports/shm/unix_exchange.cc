@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/system/system_calls.h"
 #include "base/system_error.h"
 #include "transports/inherited.h"
 #include "transports/shm/unix_greetings.h"
@@ -448,8 +449,7 @@ pid_t UnixExchange::process_of(std::uint32_t peer) {
 
 // Does not lock the mutex, because the caller must not wait while another thread maps memory. That is safe, because
 // sockets do not change after set-up. A wake-up that does not fit into the socket is dropped. That is safe too: the
-// socket is full, so the peer finds it readable, and the thread of the peer that empties it wakes all sleepers that use
-// the same exchange (receive_pending()).
+// thread of the peer that empties the full socket wakes all sleepers of the same exchange (receive_pending()).
 void UnixExchange::wake_peer(std::uint32_t peer, std::uint32_t segment) {
   if (peer == rank_) return wake_table_.signal(segment);
   const UnixPacket packet{.operation = UnixOperation::kWake, .id = segment};

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "transports/shm/mapping.h"
+#include "base/system/system_calls.h"
 #include "transports/shm/unix_address.h"
 
 namespace tutti {

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/system/system_calls.h"
 #include "transports/oob_datagrams.h"
-#include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace {

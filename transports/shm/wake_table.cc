@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "base/assert.h"
+#include "base/system/system_calls.h"
 #include "base/system_error.h"
-#include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "base/system/system_calls.h"
 #include "base/system_error.h"
-#include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace {

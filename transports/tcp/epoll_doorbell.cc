@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <mutex>
 
-#include "transports/shm/mapping.h"
+#include "base/system/system_calls.h"
 
 namespace tutti {
 namespace {

@@ -13,8 +13,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/system/system_calls.h"
 #include "base/system_error.h"
-#include "transports/shm/mapping.h"
 
 namespace tutti {
 namespace {

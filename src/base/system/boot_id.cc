@@ -1,4 +1,4 @@
-#include "base/boot_id.h"
+#include "base/system/boot_id.h"
 
 #include <sys/utsname.h>
 
