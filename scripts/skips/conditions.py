@@ -98,6 +98,16 @@ def no_memory_access():
     return read != 1
 
 
+def one_core():
+    """Whether this process may use only one core."""
+    return len(os.sched_getaffinity(0)) < 2
+
+
+def no_schedstat():
+    """Whether the kernel does not report how long a thread has waited for a core."""
+    return not exists("/proc/self/schedstat")
+
+
 def yama_forbids_access():
     """Whether the kernel allows a process to read only the memory of its children."""
     file = pathlib.Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -197,6 +207,8 @@ PLAIN = {
     "no-network-namespaces": no_network_namespaces,
     "no-mounts": no_mounts,
     "no-memory-access": no_memory_access,
+    "one-core": one_core,
+    "no-schedstat": no_schedstat,
     "yama-forbids-access": yama_forbids_access,
     "no-userfaultfd": no_userfaultfd,
     "no-real-time": no_real_time,

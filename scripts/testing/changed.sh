@@ -34,7 +34,7 @@ tests_of() {
 }
 
 part_changed() {
-  local files file folders folder targets=() listed labels='^(units|emulated|processes|tidy)$'
+  local files file folders folder targets=() listed labels='^(units|emulated|processes|tidy|quiet)$'
   files=$(changed_files) || { count_fail '--changed: git cannot list the changes since the last commit' && return 1; }
   folders=$(while read -r file; do tests_of "$file"; done <<<"$files" | sort -u)
   say "changed:" "$(tr '\n' ' ' <<<"$files")"

@@ -65,7 +65,13 @@ repeats='CutLongMessages.*/(Shm[13-9]|Tcp[124-9]|Mixed[1-35-9]|Calls[13-9])'
 repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])'
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
-part_asan_whole() { build asan && run_ctest asan -LE "long|$not_sanitized" -E "$repeats"; }
+part_asan_whole() {
+  # More seeds of the same simulation, and second runs of programs with another number of hardware queues.
+  local names="$repeats|^FaultSeeds\.(200|300|400|500|600|700|Every)|_eight_queues\$"
+  build asan || return 1
+  run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$names"
+  run_ctest asan -LE "long|$not_sanitized|^units\$" -E "$names"
+}
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
 one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^FaultSeeds\.|^SurvivorSeeds\.'
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
@@ -92,9 +98,20 @@ slow_with_tsan='_eight_queues$|_one_queue$|^BlockBudgetJobs|DeviceVariableCalls.
 # tsan_folder FOLDER: runs the tests of this folder, if there are any. A regular expression of ctest may have at most
 # nine pairs of parentheses. If one has more, run_ctest fails the part.
 tsan_folder() {
-  local which=(-LE "long|$not_sanitized|emulated" -E "$repeats|$one_thread|$slow_with_tsan") dir=build/tsan/$1 listed
-  listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "${which[@]}") || count_fail "ctest -N in $dir"
-  if [[ $listed == *'  Test '* ]]; then run_ctest "tsan/$1" "${which[@]}"; fi
+  local dir=build/tsan/$1 labels="long|$not_sanitized|emulated" names="$repeats|$one_thread|$slow_with_tsan"
+  if has_tests "$dir" -L '^units$' -LE "$labels" -E "$names"; then
+    run_ctest "tsan/$1" -j "$(waiting)" -L '^units$' -LE "$labels" -E "$names"
+  fi
+  if has_tests "$dir" -LE "$labels|^units\$" -E "$names"; then
+    run_ctest "tsan/$1" -LE "$labels|^units\$" -E "$names"
+  fi
+}
+# has_tests DIR ARGUMENTS...: whether ctest finds tests in DIR with these arguments.
+has_tests() {
+  local dir=$1 listed
+  shift
+  listed=$(unrandomised "$dir" ctest --test-dir "$dir" -N "$@") || count_fail "ctest -N in $dir"
+  [[ $listed == *'  Test '* ]]
 }
 
 part_fuzz_long() {

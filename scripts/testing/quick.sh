@@ -38,7 +38,8 @@ tsan_leaves+='|Deadline.NamesTheRank|TilesAreMany|SamePlanGives|RandomDisagreeme
 # The fuzzers that need only a small part of the library; the others take minutes to build.
 quick_fuzzers=(plan_json_fuzzer recording_fuzzer topology_xml_fuzzer)
 
-# How many tests run at once in parts whose tests wait half of the time or more, for other processes or for deadlines.
+# How many tests run at once if they wait half of the time or more, for other processes or for deadlines: tests with the
+# label "units" under a sanitizer, and some long ones.
 waiting() { echo $((4 * $(cores))); }
 
 part_setup() {
@@ -171,4 +172,4 @@ fuzz() {
   done
 }
 
-part_house() { run_ctest dev -L '^(tidy|install)$'; }
+part_house() { run_ctest dev -L '^(tidy|install|quiet)$'; }
