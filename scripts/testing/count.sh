@@ -54,12 +54,13 @@ closing_line='s/^[0-9]+% tests passed, ([0-9]+) tests? failed out of ([0-9]+)$/\
 
 # run_ctest DIR ARGUMENTS...: runs ctest in build/DIR once, and adds its counts. As many tests run at once as there are
 # cores, unless -j says otherwise. A run without tests is a failure. Skipped tests must be listed in tests/skips.txt.
-# The JUnit file includes the output of passed tests, which has the skips inside of them.
+# The JUnit file includes the output of passed tests, which has the skips inside of them. TUTTI_MEASURE=0: jobs of
+# tests do not measure the machine, because later jobs would use the result.
 run_ctest() {
   local dir=build/$1 log=build/$1/ctest.log results=$root/build/$1/ctest.xml status=0 total bad left_out
   shift
   rm -f "$results"
-  unrandomised "$dir" ctest --test-dir "$dir" -j "$(cores)" --output-on-failure --no-tests=error \
+  TUTTI_MEASURE=0 unrandomised "$dir" ctest --test-dir "$dir" -j "$(cores)" --output-on-failure --no-tests=error \
     --output-junit "$results" --test-output-size-passed 100000000 "$@" 2>&1 | tee "$log" || status=$?
   read -r bad total _ <<<"$(sed -nE "$closing_line" "$log" | tail -n 1) 0 0"
   left_out=$(grep -c '^ *[0-9]*/[0-9]* Test .*\*\*\*Skipped' "$log" || true)  # ctest counts skipped tests as passed

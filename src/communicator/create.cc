@@ -3,11 +3,9 @@
 #include "communicator/create.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <condition_variable>
 #include <cstdint>
 #include <future>
@@ -15,7 +13,6 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "base/assert.h"
@@ -29,6 +26,8 @@
 #include "bootstrap/job_key.h"
 #include "bootstrap/rendezvous.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/job_facts.h"
+#include "communicator/measurement/first_choices.h"
 #include "device/rank_device.h"
 #include "job/data_paths.h"
 #include "job/job_context.h"
@@ -80,43 +79,17 @@ std::vector<std::uint32_t> all_ranks(std::uint32_t ranks) {
   return all;
 }
 
-// The id of a job's first communicator, a random number that rank 0 chooses. Rank 0 sends its tuning along, which
-// all ranks then use.
-Result<std::uint64_t> agree_on_id(JobContext& job_context, const Gather& gather) {
-  std::uint64_t id = 0;
-  Result<std::string> mine = std::string();
-  if (job_context.job_rank == 0) {
-    const Log log(job_context.config.log_level, 0);
-    const auto tuning = detail::own_tuning(job_context.config, job_context.cpu_limit, log);
-    if (!tuning) {
-      mine = tuning.error();
-    } else if (getrandom(&id, sizeof(id), 0) == static_cast<ssize_t>(sizeof(id))) {
-      mine = fmt::format("{}|{}", id, pack(*tuning));
-    } else {
-      mine = Error{ErrorCode::kSystem, ErrorScope::kCommunicator, -1, "the system gives no random numbers"};
-    }
-  }
-  auto blobs = gather_or_fail(gather, mine);
-  if (!blobs) return blobs.error();
-  const std::string& first = blobs->front();
-  const std::size_t bar = std::min(first.find('|'), first.size());
-  const auto [end, error] = std::from_chars(first.data(), first.data() + bar, id);
-  if (error != std::errc() || end != first.data() + bar || bar == first.size()) {
-    return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, 0, "rank 0 sent a malformed communicator id"};
-  }
-  auto tuning = detail::unpack(std::string_view(first).substr(bar + 1));
-  if (!tuning) return tuning.error();
-  job_context.tuning = std::make_shared<const detail::Tuning>(*std::move(tuning));
-  return id;
-}
-
 Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<JobContext>& job_context,
                                                          std::uint32_t rank, std::uint32_t ranks,
                                                          const Gather& gather) {
-  auto id = agree_on_id(*job_context, gather);
-  if (!id) return id.error();
+  const auto facts = detail::exchange_facts(*job_context, ranks, gather);
+  if (!facts) return facts.error();
+  const std::vector<std::uint32_t> members = all_ranks(ranks);
+  if (facts->cores > 0 && detail::needs_measurement(*job_context->tuning, ranks, facts->cores)) {
+    TUTTI_TRY(detail::measure_first_choices(*job_context, members, facts->cores, facts->id, gather));
+  }
   return detail::make_communicator(
-      {.rank = rank, .ranks = ranks, .job_context = job_context, .members = all_ranks(ranks), .id = *id},
+      {.rank = rank, .ranks = ranks, .job_context = job_context, .members = members, .id = facts->id},
       job_context->config.timeout, gather);
 }
 
@@ -149,9 +122,8 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
 // protects it.
 void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
-  const std::vector<std::uint32_t>& machines = job_context.machines;
-  const bool several = std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines[0]; });
-  if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !several) return;
+  if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !on_several_machines(job_context))
+    return;
   if (rendezvous.rank != 0 || warned.exchange(true)) return;
   Log(job_context.config.log_level, rendezvous.rank)
       .write(LogLevel::kWarn,

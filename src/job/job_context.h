@@ -14,6 +14,7 @@
 // do not wait until the timeout.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -76,6 +77,12 @@ struct JobContext {
   // Indexed by job rank: the lowest job rank on the same machine.
   std::vector<std::uint32_t> machines;
 };
+
+// Whether some rank of the job is on another machine than rank 0.
+inline bool on_several_machines(const JobContext& job_context) {
+  const std::vector<std::uint32_t>& machines = job_context.machines;
+  return std::any_of(machines.begin(), machines.end(), [&](std::uint32_t one) { return one != machines.front(); });
+}
 
 // Runs set-up rounds between the ranks of a communicator, for example of one that is being created.
 class Gather {

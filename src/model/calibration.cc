@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -129,6 +130,34 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
   return {};
 }
 
+Status check_replaceable(const std::string& path) {
+  std::error_code error;
+  const fs::file_status there = fs::symlink_status(path, error);
+  if (!fs::exists(there) || fs::is_regular_file(there)) return {};
+  return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+               fmt::format("{} is not a regular file and is not replaced; give another path", path)};
+}
+
+// Creates a folder, accessible to its owner only, and the folders above it. But if the one in which the first is
+// created belongs to another user (for example HOME under sudo), creates nothing, because that user could not use the
+// new folders.
+Status create_own_folder(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(folder, error)) return {};
+  fs::path above = fs::path(folder).parent_path();
+  while (!above.empty() && above != above.parent_path() && !fs::exists(above, error)) above = above.parent_path();
+  struct stat status {};
+  if (::stat(above.c_str(), &status) != 0) return system_error(above.string(), "cannot be used");
+  if (status.st_uid != ::geteuid()) {
+    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+                 fmt::format("{} belongs to another user, so {} is not created in it", above.string(), folder)};
+  }
+  fs::create_directories(folder, error);
+  if (error) return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", folder, error.message())};
+  ::chmod(folder.c_str(), 0700);
+  return {};
+}
+
 }  // namespace
 
 std::string hardware_hash() {
@@ -167,12 +196,8 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
 }
 
 Status store_calibration(const std::string& path, const Parameters& parameters) {
+  TUTTI_TRY(check_replaceable(path));
   std::error_code error;
-  const fs::file_status there = fs::symlink_status(path, error);
-  if (fs::exists(there) && !fs::is_regular_file(there)) {
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("{} is not a regular file and is not replaced; give another path", path)};
-  }
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
   std::string temporary = path + ".XXXXXX";  // in the same folder, so that the rename stays within one file system
@@ -180,11 +205,40 @@ Status store_calibration(const std::string& path, const Parameters& parameters) 
   if (fd < 0) return system_error(temporary, "cannot be made");
   ::fchmod(fd, 0644);
   Status status = write_all(fd, temporary, to_json(parameters));
+  // Without this, a crash of the machine could leave an empty file under the new name.
+  if (status.ok() && ::fsync(fd) != 0) status = system_error(temporary, "cannot be written");
   if (::close(fd) != 0 && status.ok()) status = system_error(temporary, "cannot be written");
   if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0)
     status = system_error(path, "cannot be replaced");
   if (!status.ok()) ::unlink(temporary.c_str());
   return status;
+}
+
+Result<CalibrationLock> CalibrationLock::take(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  TUTTI_TRY(check_replaceable(path));
+  TUTTI_TRY(create_own_folder(folder));
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return system_error(folder, "cannot be opened");
+  CalibrationLock lock(fd);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Error{ErrorCode::kTimeout, ErrorScope::kCall, -1,
+                 fmt::format("{} is locked, because a job or `tutti tune` measures this machine", folder)};
+  }
+  std::string probe = path + ".XXXXXX";
+  const int file = ::mkostemp(probe.data(), O_CLOEXEC);
+  if (file < 0) return system_error(probe, "cannot be made");
+  const Status written = write_all(file, probe, std::string(4096, ' '));
+  ::close(file);
+  ::unlink(probe.c_str());
+  if (!written.ok()) return written.error();
+  return lock;
+}
+
+CalibrationLock::~CalibrationLock() {
+  if (fd_ < 0) return;
+  ::flock(fd_, LOCK_UN);  // a child of fork() may still have the folder open
+  ::close(fd_);
 }
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/config.h"
 #include "model/parameters.h"
@@ -33,5 +34,22 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
 // Replaces or creates the file by a rename, and creates its folder if needed. Errors, with the path: kSystem if the
 // file cannot be written, or if `path` exists and is not a regular file, for example a symbolic link.
 Status store_calibration(const std::string& path, const Parameters& parameters);
+
+// The lock of the folder of a calibration file. Whoever measures this machine holds it, so only one job measures at a
+// time, and no result is lost. The lock ends with the object or the process, and leaves no file.
+class CalibrationLock {
+ public:
+  // Creates the folder of `path` if needed, and locks it. Does not wait. (On a file system without locks, several jobs
+  // may measure at once.) Errors: kTimeout if another object has locked it, in this or another process; kSystem if no
+  // file can be stored at `path`.
+  static Result<CalibrationLock> take(const std::string& path);
+  ~CalibrationLock();
+  CalibrationLock(CalibrationLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  CalibrationLock& operator=(CalibrationLock&& other) = delete;
+
+ private:
+  explicit CalibrationLock(int fd) : fd_(fd) {}
+  int fd_;  // of the folder
+};
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti {
@@ -98,6 +99,33 @@ std::optional<std::uint64_t> first_above(const Ratios& ratios, std::uint64_t usu
 
 std::string measurement_name(std::uint32_t ranks, MeasuredWay way) {
   return fmt::format("{}{}{}", ranks, kChoiceMark, kWayNames[static_cast<std::size_t>(way)]);
+}
+
+std::vector<Measurement> shortest_of(std::span<const Measurement> measured) {
+  std::vector<Measurement> shortest;
+  for (const Measurement& one : measured) {
+    const auto same = std::find_if(shortest.begin(), shortest.end(), [&](const Measurement& other) {
+      return other.what == one.what && other.bytes == one.bytes;
+    });
+    if (same == shortest.end()) {
+      shortest.push_back(one);
+    } else if (one.median_us < same->median_us) {
+      *same = one;
+    }
+  }
+  return shortest;
+}
+
+double noise_of_passes(std::span<const Measurement> measured) {
+  std::map<std::pair<std::string_view, std::uint64_t>, std::vector<double>> times;
+  for (const Measurement& one : measured) times[{one.what, one.bytes}].push_back(one.median_us);
+  std::vector<double> ratios;
+  for (auto& [key, values] : times) {
+    std::sort(values.begin(), values.end());
+    ratios.push_back(values[values.size() / 2] / values.front());
+  }
+  std::sort(ratios.begin(), ratios.end());
+  return ratios.empty() ? 1 : ratios[ratios.size() / 2];
 }
 
 std::vector<RankChoices> fit_choices(std::span<const Measurement> measured, std::span<const std::uint32_t> ranks,

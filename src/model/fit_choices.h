@@ -1,4 +1,5 @@
-// Computes the choices between ways to carry out a call (MachineChoices) from times that `tutti tune` has measured.
+// Computes the choices between ways to carry out a call (MachineChoices) from times that `tutti tune`, or the first job
+// on a machine, has measured.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +34,17 @@ std::string measurement_name(std::uint32_t ranks, MeasuredWay way);
 // a part of these names, and of no others
 inline constexpr std::string_view kChoiceMark = " ranks: ";
 
+// Of several measurements with the same name and size, keeps the one with the shortest median. The order stays.
+std::vector<Measurement> shortest_of(std::span<const Measurement> measured);
+
+// How much several measurements with the same name and size differ: the middle median of each name and size is divided
+// by its shortest one, and the result is the median of these ratios. 1: not at all, or nothing was measured.
+double noise_of_passes(std::span<const Measurement> measured);
+
 // Returns the choices for each of these numbers of ranks, except for those with which nothing was measured. For each
 // limit between two ways, the time of each measured call is divided by that of the faster way, and the limit with the
 // smallest product of these ratios is taken, if it is clearly better than that of default_choices(). A limit whose ways
-// were not measured is that of default_choices(). `cores`: the cores of the machine. Pure function.
+// were not measured is that of default_choices(). `cores`: the cores that the ranks share. Pure function.
 std::vector<RankChoices> fit_choices(std::span<const Measurement> measured, std::span<const std::uint32_t> ranks,
                                      std::uint32_t cores);
 

@@ -51,6 +51,8 @@ constexpr Generation kB200 = {8.4, 682, 48, 479, 8000};
 
 }  // namespace
 
+bool has_costs(const Parameters& parameters) { return parameters.costs != Parameters().costs; }
+
 Parameters default_host_parameters(std::uint32_t cores) {
   Parameters p;
   p.name = "host";

@@ -132,6 +132,9 @@ struct Parameters {
   bool operator==(const Parameters&) const = default;
 };
 
+// Whether there is any cost of messages. A file of choices only has none.
+bool has_costs(const Parameters& parameters);
+
 // True if the sender's channel moves the bytes of messages on this level itself, and is busy meanwhile. False if a
 // NIC moves them.
 constexpr bool moved_by_channel(Level level) { return level < Level::kNic; }

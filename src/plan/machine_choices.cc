@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tutti {
 
 MachineChoices default_choices(std::uint32_t ranks, std::uint32_t cores) {
@@ -12,11 +14,23 @@ MachineChoices default_choices(std::uint32_t ranks, std::uint32_t cores) {
           .all_reduce_by_calls_bytes = cores == 0 || ranks <= cores ? 128 * 1024u : 0u};
 }
 
+namespace {
+
+// Whether ranks share cores.
+bool is_crowded(std::uint32_t ranks, std::uint32_t cores) { return cores > 0 && ranks > cores; }
+
+}  // namespace
+
+bool has_choices(std::span<const RankChoices> measured, std::uint32_t ranks, std::uint32_t cores) {
+  return std::any_of(measured.begin(), measured.end(), [&](const RankChoices& one) {
+    return is_crowded(one.ranks, one.cores) == is_crowded(ranks, cores);
+  });
+}
+
 MachineChoices choices_for(std::span<const RankChoices> measured, std::uint32_t ranks, std::uint32_t cores) {
   const RankChoices* best = nullptr;
-  const bool crowded = cores > 0 && ranks > cores;
   for (const RankChoices& one : measured) {
-    if ((one.ranks > one.cores) != crowded) continue;
+    if (is_crowded(one.ranks, one.cores) != is_crowded(ranks, cores)) continue;
     const bool better = best == nullptr || (one.ranks <= ranks ? best->ranks > ranks || one.ranks > best->ranks
                                                                : best->ranks > ranks && one.ranks < best->ranks);
     if (better) best = &one;

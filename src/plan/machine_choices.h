@@ -1,6 +1,6 @@
 // MachineChoices: the sizes (lengths of calls, in bytes) at which ranks that share one machine's memory change from one
-// way of carrying out a call to another. Which way is faster depends on the processor, so `tutti tune` measures the
-// sizes (model/fit_choices.h).
+// way of carrying out a call to another. Which way is faster depends on the processor, so `tutti tune`, or the first
+// job on a machine, measures the sizes (model/fit_choices.h).
 #pragma once
 
 #include <cstdint>
@@ -42,6 +42,9 @@ MachineChoices default_choices(std::uint32_t ranks, std::uint32_t cores);
 // of ranks that is not greater than `ranks` is taken, or else the one with the smallest. If there is none, the result
 // is default_choices(ranks, cores).
 MachineChoices choices_for(std::span<const RankChoices> measured, std::uint32_t ranks, std::uint32_t cores);
+
+// Whether choices_for() finds a measurement for these ranks.
+bool has_choices(std::span<const RankChoices> measured, std::uint32_t ranks, std::uint32_t cores);
 
 // The sizes as a text for people.
 std::string to_string(const MachineChoices& choices);

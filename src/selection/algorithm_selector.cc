@@ -218,11 +218,11 @@ AlgorithmSelector::Decision AlgorithmSelector::explain(Collective collective, Se
     return decision;
   }
   if (!tuner_decides()) {
-    const bool measured = options_.tuning != nullptr && !options_.tuning->parameters.choices.empty();
+    const bool measured =
+        options_.tuning != nullptr && has_choices(options_.tuning->parameters.choices, options_.ranks, options_.cores);
     decision.reason = fmt::format(
         "the rule of thumb, and not these predictions, because all ranks share memory. Its sizes are {}: {}",
-        measured ? "those of the file (or defaults, if it has none for such ranks)" : "defaults from other machines",
-        to_string(options_.choices));
+        measured ? "those of the file" : "defaults from other machines", to_string(options_.choices));
     return decision;
   }
   const auto thumb = std::find_if(decision.predictions.begin(), decision.predictions.end(), [&](const Prediction& one) {

@@ -41,18 +41,41 @@ Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const L
   auto stored = load_calibration(config.tune_file, process_environment());
   if (!stored) {
     log.write(LogLevel::kWarn, "{}; using default costs: run `tutti tune`, or remove the file", stored.error().message);
-  } else if (!*stored) {
-    log.write(LogLevel::kInfo, "this machine has not been measured: using default costs; run `tutti tune` once");
-  } else if (compact(**stored).size() > kMostCostBytes) {
-    log.write(LogLevel::kWarn, "the measured costs take more than {} bytes; using default costs", kMostCostBytes);
-  } else {
-    tuning.parameters = **std::move(stored);
-    tuning.parameters.cores = cpu_limit;
-    tuning.parameters.measured.clear();
-    tuning.measured = true;
+  } else if (*stored) {
+    Tuning with_file = tuning;
+    with_file.measured = has_costs(**stored);
+    if (with_file.measured) {
+      with_file.parameters = **std::move(stored);
+      with_file.parameters.cores = cpu_limit;
+      with_file.parameters.measured.clear();
+    } else {
+      with_file.parameters.choices = std::move((*stored)->choices);
+    }
+    const Status fits = check_size(with_file);
+    if (fits.ok()) tuning = std::move(with_file);
+    if (!fits.ok())
+      log.write(LogLevel::kWarn, "{}; using default costs and choices: run `tutti tune`, or remove the file",
+                fits.error().message);
+  }
+  if (tuning.measured) {
     log.write(LogLevel::kInfo, "measured costs: {}, {}", tuning.parameters.name, tuning.parameters.source);
+  } else {
+    log.write(LogLevel::kInfo,
+              "the costs of this machine have not been measured: using default costs; run `tutti tune` once");
   }
   return tuning;
+}
+
+Status add_choices(const std::string& path, const RankChoices& choices, const EnvironmentVariables& environment) {
+  auto stored = load_calibration("", environment);
+  if (!stored) return stored.error();
+  Parameters parameters{.name = "choices inside a machine", .source = "the first jobs", .hardware = hardware_hash()};
+  if (*stored) parameters = **std::move(stored);
+  if (parameters.choices.size() >= kMostRankChoices) {  // possible if the file system has no locks
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, path + " has choices for enough numbers of ranks"};
+  }
+  parameters.choices.push_back(choices);
+  return store_calibration(path, parameters);
 }
 
 MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32_t cores) {
@@ -60,25 +83,36 @@ MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32
   return choices_for(tuning->parameters.choices, ranks, cores);
 }
 
+Status check_size(const Tuning& tuning) {
+  if (compact(tuning.parameters).size() <= kMostCostBytes) return {};
+  return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+               fmt::format("the measured costs and choices take more than {} bytes", kMostCostBytes)};
+}
+
 std::string pack(const Tuning& tuning) {
-  const std::string costs = tuning.measured ? compact(tuning.parameters) : std::to_string(tuning.parameters.cores);
-  std::string text = fmt::format("{}|{}", tuning.rules, costs);
+  const bool defaults = !tuning.measured && tuning.parameters.choices.empty();
+  const std::string costs = defaults ? std::to_string(tuning.parameters.cores) : compact(tuning.parameters);
+  std::string text = fmt::format("{}|{}{}|{}", tuning.rules, tuning.measured ? 1 : 0, tuning.measure ? 1 : 0, costs);
   TUTTI_ASSERT(text.size() <= kMostTuningBytes);
   return text;
 }
 
 Result<Tuning> unpack(std::string_view text) {
   const std::size_t bar = text.find('|');
-  if (bar == std::string_view::npos) return refused("no costs");
+  if (bar == std::string_view::npos || text.size() < bar + 4 || text[bar + 3] != '|') return refused("no costs");
   auto rules = parse_overrides(text.substr(0, bar));
   if (!rules) return refused(rules.error().message);
-  const std::string_view costs = text.substr(bar + 1);
-  Tuning tuning{.rules = std::string(text.substr(0, bar)), .overrides = *std::move(rules)};
+  const std::string_view flags = text.substr(bar + 1, 2);
+  const std::string_view costs = text.substr(bar + 4);
+  if (flags.find_first_not_of("01") != flags.npos) return refused("no flags");
+  Tuning tuning{.rules = std::string(text.substr(0, bar)),
+                .overrides = *std::move(rules),
+                .measured = flags[0] == '1',
+                .measure = flags[1] == '1'};
   if (costs.starts_with('{')) {
     auto parameters = parse_parameters(costs);
     if (!parameters) return refused(parameters.error().message);
     tuning.parameters = *std::move(parameters);
-    tuning.measured = true;
     return tuning;
   }
   std::uint32_t cores = 0;

@@ -23,23 +23,35 @@ struct Tuning {
   Parameters parameters{};
   std::string rules{};  // the overrides as the user wrote them; they are sent in this form
   std::vector<Override> overrides{};
-  bool measured = false;  // true if `parameters` were measured, false if they are the defaults
+  // True if the costs in `parameters` were measured, false if they are the defaults. Their choices can be measured in
+  // both cases.
+  bool measured = false;
+  // Whether the ranks may measure missing choices before they make the first communicator (first_choices.h in
+  // communicator/measurement).
+  bool measure = false;
 
   bool operator==(const Tuning&) const = default;
 };
 
 // Returns the tuning of rank 0, with the costs from its tuning file. If the file cannot be used, logs a warning, and if
-// there is no file, logs a hint; in both cases the result has the default costs. The rules of TUTTI_TUNE are in the
-// result in any case. Errors: kConfig if a rule is malformed. The other ranks do not call this function, because only
-// the rules and costs of rank 0 are used.
+// there is no file, or it has only choices, logs a hint; in these cases the result has the default costs. The rules of
+// TUTTI_TUNE are in the result in any case. Errors: kConfig if a rule is malformed. The other ranks do not call this
+// function, because only the rules and costs of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
+
+// Adds choices to the file at `path`, calibration_path() without a file of the user. A new file has no costs. Errors:
+// those of load_calibration() and store_calibration().
+Status add_choices(const std::string& path, const RankChoices& choices, const EnvironmentVariables& environment);
 
 // The choices for a communicator of `ranks` ranks that share `cores` cores: those of rank 0's file, also if the
 // communicator's machine is another one. `tuning` may be null, as in tests without set-up; then they are the defaults.
 MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32_t cores);
 
-// Maximum size of the packed text, because it must fit into one set-up blob together with the id.
-inline constexpr std::size_t kMostTuningBytes = 3900;
+// Maximum size of the packed text, because it must fit into one set-up blob together with the id of the communicator
+// and the CPUs of rank 0.
+inline constexpr std::size_t kMostTuningBytes = 3700;
+// Errors: kInvalidArgument if the tuning has more measured costs or choices than fit into kMostTuningBytes.
+Status check_size(const Tuning& tuning);
 std::string pack(const Tuning& tuning);
 // Errors: kRefused if the text is malformed.
 Result<Tuning> unpack(std::string_view text);

@@ -44,6 +44,26 @@ TEST_F(Calibration, FilesAreWhereTheXdgSpecificationSays) {
   EXPECT_EQ(calibration_path("/x.json", {}), "/x.json");
 }
 
+TEST_F(Calibration, OneObjectHasTheLock) {
+  const std::string path = calibration_path("", cache());
+  {
+    auto first = CalibrationLock::take(path);
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    const CalibrationLock moved = *std::move(first);
+    const auto second = CalibrationLock::take(path);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code, ErrorCode::kTimeout);
+    EXPECT_THAT(second.error().message, HasSubstr("measures this machine"));
+  }
+  EXPECT_TRUE(CalibrationLock::take(path).ok());
+  EXPECT_TRUE(fs::is_empty(folder_ / "tutti"));
+  for (const char* forbidden : {"/proc/none/file.json", "/proc/file.json"}) {
+    const auto none = CalibrationLock::take(forbidden);
+    ASSERT_FALSE(none.ok()) << forbidden;
+    EXPECT_EQ(none.error().code, ErrorCode::kSystem);
+  }
+}
+
 TEST_F(Calibration, WhatIsStoredIsFound) {
   auto none = load_calibration("", cache());
   ASSERT_TRUE(none.ok()) << none.error().message;

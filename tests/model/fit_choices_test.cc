@@ -92,6 +92,20 @@ TEST(FitChoices, ALimitAboveAllMeasuredLengthsStays) {
   EXPECT_EQ(fit(measured, 2).one_shot_bytes, default_choices(2, 2).one_shot_bytes);
 }
 
+TEST(FitChoices, ShortestOfKeepsTheSmallestMedian) {
+  const std::vector<Measurement> measured{
+      {"a", 8, 3, 4}, {"b", 8, 1, 2}, {"a", 8, 2, 9}, {"a", 16, 1, 1}, {"a", 8, 5, 5}};
+  EXPECT_EQ(shortest_of(measured), (std::vector<Measurement>{{"a", 8, 2, 9}, {"b", 8, 1, 2}, {"a", 16, 1, 1}}));
+}
+
+TEST(FitChoices, NoiseIsTheMiddlePassOverTheShortest) {
+  EXPECT_EQ(noise_of_passes({}), 1);
+  const std::vector<Measurement> measured{{"a", 8, 2, 0}, {"b", 8, 1, 0}, {"a", 16, 5, 0},   // pass 1
+                                          {"a", 8, 3, 0}, {"b", 8, 9, 0}, {"a", 16, 5, 0},   // pass 2
+                                          {"a", 8, 8, 0}, {"b", 8, 2, 0}, {"a", 16, 5, 0}};  // pass 3
+  EXPECT_EQ(noise_of_passes(measured), 1.5);  // the median of 3/2, 2/1 and 5/5
+}
+
 TEST(MachineChoices, AreThoseOfTheNextSmallerNumberOfRanks) {
   const auto with = [](std::uint64_t bytes) { return MachineChoices{.one_shot_bytes = bytes}; };
   const std::vector<RankChoices> measured = {{4, 16, with(4)}, {2, 16, with(2)}, {16, 16, with(16)}};
@@ -102,6 +116,14 @@ TEST(MachineChoices, AreThoseOfTheNextSmallerNumberOfRanks) {
   EXPECT_EQ(choices_for(measured, 1000, 0), with(16)) << "the number of cores is unknown";
   EXPECT_EQ(choices_for({{{16, 16, with(16)}, {8, 16, with(8)}}}, 2, 16), with(8)) << "the smallest one";
   EXPECT_EQ(choices_for({}, 3, 2), default_choices(3, 2));
+}
+
+TEST(MachineChoices, HasChoicesDistinguishesRanksThatShareCores) {
+  const std::vector<RankChoices> measured = {{2, 4, {}}};
+  EXPECT_TRUE(has_choices(measured, 3, 4));
+  EXPECT_TRUE(has_choices(measured, 8, 0)) << "the number of cores is unknown";
+  EXPECT_FALSE(has_choices(measured, 5, 4));
+  EXPECT_FALSE(has_choices({}, 2, 4));
 }
 
 TEST(MachineChoices, OfRanksWithACoreEachAreNotThoseOfOthers) {

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
@@ -13,6 +15,7 @@
 #include "algorithms/algorithms.h"
 #include "bootstrap/unique_id_parts.h"
 #include "communicator/create.h"
+#include "model/calibration.h"
 #include "selection/algorithm_selector.h"
 
 namespace tutti::detail {
@@ -63,11 +66,37 @@ TEST(Tuning, TravelsWhole) {
   for (const bool measured : {false, true}) {
     Tuning tuning = measured_tuning();
     tuning.measured = measured;
+    tuning.measure = !measured;
     if (!measured) tuning.parameters = default_host_parameters(2);
     const auto again = unpack(pack(tuning));
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(*again, tuning);
   }
+  Tuning with_choices = measured_tuning();
+  with_choices.measured = false;
+  const auto again = unpack(pack(with_choices));
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(*again, with_choices);
+}
+
+TEST(Tuning, AFileWithChoicesOnlyLeavesTheDefaultCosts) {
+  const std::string folder = ::testing::TempDir() + "tutti_first_choices_" + std::to_string(getpid());
+  const EnvironmentVariables cache = {{"XDG_CACHE_HOME", folder}};
+  const std::string path = calibration_path("", cache);
+  const RankChoices two{2, 4, {.one_shot_bytes = 512}};
+  const RankChoices eight{8, 4, {.one_shot_bytes = 1024}};
+  for (const RankChoices& one : {two, eight}) {
+    const Status added = add_choices(path, one, cache);
+    ASSERT_TRUE(added.ok()) << added.error().message;
+  }
+  Config config;
+  config.tune_file = path;
+  const auto tuning = own_tuning(config, 3, Log(LogLevel::kOff, 0));
+  ASSERT_TRUE(tuning.ok()) << tuning.error().message;
+  EXPECT_FALSE(tuning->measured);
+  EXPECT_EQ(tuning->parameters.launch_us, default_host_parameters(3).launch_us);
+  EXPECT_EQ(tuning->parameters.choices, (std::vector<RankChoices>{two, eight}));
+  std::filesystem::remove_all(folder);
 }
 
 // The rules are sent as the user wrote them. In a normalized form they could be longer than the limit
@@ -82,14 +111,27 @@ TEST(Tuning, RulesTravelAsTheyWereWritten) {
   EXPECT_EQ(*again, tuning);
 }
 
-TEST(Tuning, WhatIsNoneIsRefused) {
+// With the longest rules, choices are added until they do not fit any more.
+TEST(Tuning, WhatDoesNotFitIntoARoundIsAnError) {
+  Tuning tuning = measured_tuning();
+  while (tuning.rules.size() < kMostOverrideBytes) tuning.rules += ' ';
+  ASSERT_TRUE(check_size(tuning).ok());
+  while (check_size(tuning).ok()) {
+    EXPECT_LE(pack(tuning).size(), kMostTuningBytes);
+    tuning.parameters.choices.push_back(tuning.parameters.choices.back());
+  }
+  EXPECT_EQ(check_size(tuning).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(Tuning, MalformedTextIsRefused) {
   const std::string good = pack(measured_tuning());
   for (std::size_t length = 0; length + 1 < good.size(); ++length) {
     const auto part = unpack(std::string_view(good).substr(0, length));
-    if (part) continue;  // this prefix ends after the bar and one digit, and is a valid text
+    ASSERT_FALSE(part.ok()) << length;
     EXPECT_EQ(part.error().code, ErrorCode::kRefused);
   }
-  for (const char* text : {"", "|", "|{", "all_reduce=|2", "|-1", "|2x", "|{\"tutti_parameters\":2}"}) {
+  for (const char* text : {"", "|", "|00|", "|00|{", "all_reduce=|00|2", "|00|-1", "|00|2x", "|2", "|02|2", "|0|2",
+                           "|000|2", "|10|{\"tutti_parameters\":2}"}) {
     EXPECT_FALSE(unpack(text).ok()) << text;
   }
 }

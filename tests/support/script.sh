@@ -3,6 +3,7 @@
 # shellcheck shell=bash
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
+export TUTTI_MEASURE=0 # otherwise the first job would measure the machine, and later ones would use the result
 
 # fail TEXT...: ends the test with this text and the files in $here.
 fail() {

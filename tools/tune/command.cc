@@ -15,6 +15,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/assert.h"
@@ -331,6 +332,21 @@ Status check_folder(const std::string& tune_file) {
                            folder.string())};
 }
 
+// Waits a few seconds for a job that measures. Returns nothing if the lock cannot be taken; the command then measures
+// anyway, because the user has asked for it.
+std::optional<CalibrationLock> wait_for_lock() {
+  const std::string path = calibration_path("", process_environment());
+  if (path.empty()) return std::nullopt;
+  constexpr int kTries = 50;
+  for (int i = 0; i < kTries; ++i) {
+    auto lock = CalibrationLock::take(path);
+    if (lock) return *std::move(lock);
+    if (lock.error().code != ErrorCode::kTimeout) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return std::nullopt;
+}
+
 int run_measure(const TuneArguments& given) {
   auto config = parse_config(environment_variables());
   if (!config) return failure(config.error());
@@ -342,9 +358,11 @@ int run_measure(const TuneArguments& given) {
   // The ranks need no tuning, because every measured call between several ranks names its algorithm.
   ::unsetenv("TUTTI_TUNE");
   ::unsetenv("TUTTI_TUNE_FILE");
+  ::setenv("TUTTI_MEASURE", "0", 1);
   // These settings of the user would change the results, which must show the properties of the machine.
   for (const char* name : {"TUTTI_SLOTS", "TUTTI_SLOT_BYTES", "TUTTI_CHECKSUM", "TUTTI_UNIFORM", "TUTTI_RECORD"})
     ::unsetenv(name);
+  const auto lock = given.print ? std::optional<CalibrationLock>() : wait_for_lock();
   const HostTopology host = discover_host();
   auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit), cores_of({host.cpus}, 0));
   if (!parameters) return failure(parameters.error());

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "base/collective_table.h"
 #include "base/config.h"
 #include "base/log.h"
+#include "model/calibration.h"
 #include "model/tuner.h"
 #include "selection/algorithm_selector.h"
 #include "selection/tuning.h"
@@ -137,8 +140,13 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   const auto decision = selector.explain(collective, choice);
   const std::uint64_t rounded_up_bytes = detail::AlgorithmSelector::rounded_up_bytes(options.bytes);
   std::string text = heading(options, collective, options.tcp ? "this one, by TCP" : "this one", tuning.parameters);
+  if (options.parameters_path.empty()) {
+    const std::string path = calibration_path(config->tune_file, process_environment());
+    std::error_code unknown;
+    text += std::filesystem::exists(path, unknown) ? fmt::format("file: {}\n\n", path) : "file: none\n\n";
+  }
   if (!tuning.measured && options.parameters_path.empty())
-    text += "This machine has not been measured: run tutti tune.\n\n";
+    text += "The costs of this machine have not been measured: run tutti tune.\n\n";
   if (decision.predictions.empty()) text += "The tuner predicts nothing for these ranks and costs.\n";
   if (rounded_up_bytes != options.bytes)
     text += fmt::format("{} as a call of {} bytes.\n\n",

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <utility>
 
 #include "base/assert.h"
+#include "communicator/measurement/choice_measurer.h"
 #include "kernels/cpu/reduce.h"
 #include "model/fit_choices.h"
 #include "tools/perf/buffer.h"
@@ -20,38 +20,23 @@ namespace {
 
 constexpr int kSamples = 9;
 constexpr double kSampleUs = 1500;
-constexpr std::int64_t kMostCalls = 2000;  // largest number of calls in one sample, which are timed together
 constexpr std::uint64_t kSizes[] = {8, 64, 512, 4096, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 4 << 20};
 constexpr std::uint64_t kLocalSizes[] = {64 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMemorySizes[] = {16 << 10, 256 << 10, 1 << 20, 4 << 20};
 constexpr std::uint64_t kMailboxSizes[] = {8, 1024, 8192};
 constexpr std::size_t kBufferBytes = 2 * (4 << 20) + 64;
-// Sizes of the calls for which there is a choice. Their measurements take fewer and shorter samples, because there are
-// many of them.
-constexpr std::uint64_t kShortChoices[] = {512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10};
-constexpr std::uint64_t kLongestShortChoice = 16 << 10;
-constexpr std::uint64_t kCopyChoices[] = {32 << 10, 128 << 10, 512 << 10};
-constexpr std::uint64_t kSumChoices[] = {256 << 10, 1 << 20, 4 << 20};
-constexpr int kChoiceSamples = 5;
-constexpr double kChoiceUs = 500;
-
-double now_us() {
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+constexpr detail::ChoiceSamples kChoiceSamples{.samples = 5, .sample_us = 500};
 
 class Measurer {
  public:
-  explicit Measurer(Communicator& communicator)
-      : communicator_(communicator), ranks_(static_cast<std::uint32_t>(communicator.size())) {}
+  explicit Measurer(Communicator& communicator) : communicator_(communicator) {}
 
   Status run(TunePart part) {
-    // The output of an all_gather has a block of each rank.
-    const std::size_t bytes = std::max<std::size_t>(kBufferBytes, ranks_ * kCopyChoices[2] + 64);
-    auto plain = Buffer::create(communicator_, MemoryKind::kPlain, nullptr, bytes);
+    if (part == TunePart::kMessages || part == TunePart::kCalls) return choices(part == TunePart::kCalls);
+    auto plain = Buffer::create(communicator_, MemoryKind::kPlain, nullptr, kBufferBytes);
     if (!plain) return plain.error();
     plain_ = std::move(*plain);
-    std::memset(plain_.host(), 0, bytes);
-    if (part == TunePart::kMessages || part == TunePart::kCalls) return choices(part == TunePart::kCalls);
+    std::memset(plain_.host(), 0, kBufferBytes);
     if (part == TunePart::kCrowd) {
       return sample("mailboxes.crowd", static_cast<std::uint64_t>(communicator_.size()), 1,
                     [&] { return all_reduce(plain_.data(), 8, Algorithm::kOneShot); });
@@ -59,7 +44,10 @@ class Measurer {
     TUTTI_TRY(messages(std::string(to_string(part))));
     return part == TunePart::kMemory ? memory() : Status();
   }
-  std::vector<Measurement> take() { return std::move(measured_); }
+  // The measurements of rank 0; empty on the other ranks.
+  std::vector<Measurement> take() {
+    return communicator_.rank() == 0 ? std::move(measured_) : std::vector<Measurement>();
+  }
 
  private:
   Status messages(const std::string& level) {
@@ -105,42 +93,15 @@ class Measurer {
   // The calls for which there is a choice. `calls`: this job uses system calls in calls of any length; otherwise, in
   // none.
   Status choices(bool calls) {
-    using enum MeasuredWay;
-    samples_ = kChoiceSamples;
-    sample_us_ = kChoiceUs;
-    const auto measure = [&](MeasuredWay way, std::uint64_t bytes, const std::function<Status()>& body) {
-      return sample(measurement_name(ranks_, way), bytes, 1, body);
-    };
-    std::byte* const data = plain_.data();
-    for (const std::uint64_t bytes : kSumChoices) {
-      const auto sum = [&] { return all_reduce(data, bytes, Algorithm::kTwoShot); };
-      TUTTI_TRY(measure(calls ? kAllReduceByCalls : kAllReduceByMessages, bytes, sum));
-      if (calls && ranks_ == 2) TUTTI_TRY(sample("attached", bytes, 1, sum));
-    }
-    for (const std::uint64_t bytes : kCopyChoices) {
-      TUTTI_TRY(measure(calls ? kBroadcastByCalls : kBroadcastByMessages, bytes,
-                        [&] { return broadcast(bytes, 0, Algorithm::kDirect); }));
-      TUTTI_TRY(measure(calls ? kAllGatherByCalls : kAllGatherByMessages, bytes, [&] {
-        return communicator_.all_gather(data + communicator_.rank() * bytes, data, bytes / 4, DataType::kFloat32,
-                                        {.algorithm = Algorithm::kDirect});
-      }));
-    }
-    return calls ? Status() : short_choices();
-  }
-
-  Status short_choices() {
-    using enum MeasuredWay;
-    auto registered = Buffer::create(communicator_, MemoryKind::kRegistered, nullptr, kLongestShortChoice + 64);
-    if (!registered) return registered.error();
-    std::memset(registered->host(), 0, kLongestShortChoice + 64);
-    for (const std::uint64_t bytes : kShortChoices) {
-      const auto measure = [&](MeasuredWay way, std::byte* data, Algorithm algorithm) {
-        return sample(measurement_name(ranks_, way), bytes, 1, [&] { return all_reduce(data, bytes, algorithm); });
-      };
-      TUTTI_TRY(measure(kOneShot, plain_.data(), Algorithm::kOneShot));
-      TUTTI_TRY(measure(kTwoShot, plain_.data(), Algorithm::kTwoShot));
-      TUTTI_TRY(measure(kRegisteredOneShot, registered->data(), Algorithm::kOneShot));
-      TUTTI_TRY(measure(kRegisteredTwoShot, registered->data(), Algorithm::kTwoShot));
+    detail::ChoiceMeasurer measurer(calls ? nullptr : &communicator_, calls ? &communicator_ : nullptr, kChoiceSamples);
+    TUTTI_TRY(measurer.run());
+    measured_ = measurer.measured();
+    // The cost model uses the all_reduces of two ranks by system calls as well.
+    const std::string by_calls = measurement_name(2, MeasuredWay::kAllReduceByCalls);
+    for (const Measurement& one : measurer.measured()) {
+      if (one.what != by_calls) continue;
+      measured_.push_back(one);
+      measured_.back().what = "attached";
     }
     return {};
   }
@@ -162,55 +123,28 @@ class Measurer {
     });
   }
 
-  Status broadcast(std::uint64_t bytes, std::int32_t root, Algorithm algorithm = Algorithm::kChain) {
+  Status broadcast(std::uint64_t bytes, std::int32_t root) {
     return communicator_.broadcast(plain_.data(), plain_.data(), bytes / 4, DataType::kFloat32, root,
-                                   {.algorithm = algorithm});
+                                   {.algorithm = Algorithm::kChain});
   }
   Status all_reduce(std::byte* data, std::uint64_t bytes, Algorithm algorithm) {
     return communicator_.all_reduce(data, data, bytes / 4, DataType::kFloat32, ReduceOp::kMax,
                                     {.algorithm = algorithm});
   }
-  Result<double> most(double mine) {
-    double all = 0;
-    TUTTI_TRY(communicator_.all_reduce(&mine, &all, 1, DataType::kFloat64, ReduceOp::kMax));
-    return all;
-  }
 
-  // Measures `body` in several samples of one or more calls each. Rank 0 stores the median and the 95th percentile of
-  // the samples' times per call, divided by `parts`, the number of operations in one call of `body`. All ranks must
-  // call it.
+  // Measures `body`, and stores the times per call, divided by `parts`, the number of operations in one call of `body`.
+  // All ranks must call it.
   Status sample(std::string what, std::uint64_t bytes, int parts, const std::function<Status()>& body) {
-    std::vector<double> times;
-    std::int64_t calls = 2;
-    // The sample with the number -1 is not stored; its time determines the number of calls in the other samples.
-    for (int number = -1; number < samples_; ++number) {
-      if (number <= 0) TUTTI_TRY(body());
-      auto ready = most(0);
-      if (!ready) return ready.error();
-      const double start_us = now_us();
-      for (std::int64_t i = 0; i < calls; ++i) TUTTI_TRY(body());
-      auto took = most((now_us() - start_us) / static_cast<double>(calls));
-      if (!took) return took.error();
-      if (number < 0) {
-        calls = std::clamp(static_cast<std::int64_t>(sample_us_ / std::max(*took, 0.01)), std::int64_t{1}, kMostCalls);
-      } else {
-        times.push_back(*took / parts);
-      }
-    }
-    std::sort(times.begin(), times.end());
-    if (communicator_.rank() == 0) {
-      measured_.push_back({.what = std::move(what),
-                           .bytes = bytes,
-                           .median_us = times[times.size() / 2],
-                           .p95_us = times[times.size() * 95 / 100]});
-    }
+    const auto times = detail::time_calls(communicator_, kSamples, kSampleUs, body);
+    if (!times) return times.error();
+    measured_.push_back({.what = std::move(what),
+                         .bytes = bytes,
+                         .median_us = times->median_us / parts,
+                         .p95_us = times->p95_us / parts});
     return {};
   }
 
   Communicator& communicator_;
-  const std::uint32_t ranks_;
-  int samples_ = kSamples;        // number of samples of each measurement
-  double sample_us_ = kSampleUs;  // intended duration of a sample
   Buffer plain_;
   std::vector<Measurement> measured_;
 };
@@ -241,21 +175,6 @@ std::string_view to_string(TunePart part) {
     case TunePart::kCalls: return "calls";
   }
   return "invalid";
-}
-
-std::vector<Measurement> shortest_of(std::span<const Measurement> measured) {
-  std::vector<Measurement> shortest;
-  for (const Measurement& one : measured) {
-    const auto same = std::find_if(shortest.begin(), shortest.end(), [&](const Measurement& other) {
-      return other.what == one.what && other.bytes == one.bytes;
-    });
-    if (same == shortest.end()) {
-      shortest.push_back(one);
-    } else if (one.median_us < same->median_us) {
-      *same = one;
-    }
-  }
-  return shortest;
 }
 
 std::string measurements_csv(const std::vector<Measurement>& measured) {

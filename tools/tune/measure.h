@@ -3,7 +3,6 @@
 // measurements and computes the parameters of a machine from them.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,9 +26,6 @@ inline constexpr TunePart kTuneParts[] = {TunePart::kMemory, TunePart::kNic, Tun
 Result<std::vector<Measurement>> measure_part(Communicator& communicator, TunePart part);
 
 std::string_view to_string(TunePart part);  // "memory", "nic", "crowd", "messages", "calls"
-
-// Of several measurements with the same name and size, keeps the one with the shortest median. The order stays.
-std::vector<Measurement> shortest_of(std::span<const Measurement> measured);
 
 // Convert measurements to CSV, one line for each, and back. Error of parse_measurements(): kInvalidArgument if a line
 // is invalid.

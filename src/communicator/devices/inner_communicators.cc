@@ -51,9 +51,7 @@ bool can_run_parts(const DeviceSide& machine) {
 }
 
 bool needs_inner_rounds(const JobContext& job_context) {
-  const auto& machines = job_context.machines;
-  return job_context.devices &&
-         std::ranges::any_of(machines, [&](std::uint32_t machine) { return machine != machines.front(); });
+  return job_context.devices && on_several_machines(job_context);
 }
 
 namespace {

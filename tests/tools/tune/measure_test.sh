@@ -1,24 +1,19 @@
 #!/usr/bin/env bash
 # measure_test.sh TUTTI: measures this machine with `tutti tune`. Then the choices inside the machine are in its file,
-# --explain prints them, and calls use them. A file that TUTTI_TUNE_FILE
-# names is used even if it was measured on other hardware.
+# --explain prints them, and calls use them. A file that TUTTI_TUNE_FILE names is used even if it was measured on other
+# hardware.
 set -euo pipefail
 tutti=$1
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
+# shellcheck source=tests/support/script.sh
+. "$(dirname "$0")/../../support/script.sh"
 export XDG_CACHE_HOME=$here
-fail() {
-  echo "FAILED: $*"
-  cat "$here/out"
-  exit 1
-}
-expect() { grep -qE -- "$1" "$here/out" || fail "no line '$1'"; }
+
 run() { timeout 120 "$tutti" "$@" >"$here/out" 2>&1 || fail "tutti $* ended with status $?"; }
 
 run tune --explain all_reduce 8K --ranks 2
-expect 'Its sizes are defaults from other machines: all_reduce by one_shot up to 8192 bytes; '
+expect_line out 'Its sizes are defaults from other machines: all_reduce by one_shot up to 8192 bytes; '
 run tune
-expect '^2    ranks .*all_reduce by one_shot up to [0-9]+ bytes; copies .*; a rank.s share of an all_reduce '
+expect_line out '^2    ranks .*all_reduce by one_shot up to [0-9]+ bytes; copies .*; a rank.s share of an all_reduce '
 file=$(sed -n 's/^Written to //p' "$here/out")
 python3 - "$file" <<'P' >"$here/out" 2>&1 || fail "the file has other choices"
 import json, os, sys
@@ -34,7 +29,8 @@ for number in ranks:
         assert f"{number} ranks: {way}" in names, (number, way)
 P
 run tune --explain all_reduce 8K --ranks 2
-expect 'Its sizes are those of the file '
+expect_line out 'Its sizes are those of the file: all_reduce '
+expect_line out "^file: $file$"
 
 # The algorithm of a call changes at the size in the file.
 sed -i -E 's/"one_shot_bytes": [0-9]+/"one_shot_bytes": 2048/' "$file"
@@ -43,6 +39,6 @@ sed -E 's/"one_shot_bytes": [0-9]+/"one_shot_bytes": 2048/; s/"hardware": "[^"]*
 for variable in XDG_CACHE_HOME="$here" TUTTI_TUNE_FILE="$here/other.json"; do
   env XDG_CACHE_HOME="$here/nothing" "$variable" timeout 60 "$tutti" perf all_reduce --ranks 2 -b 2K -e 4K -n 1 -w 0 \
     >"$here/out" 2>&1 || fail 'perf'
-  expect '^ +2048 .* one_shot '
-  expect '^ +4096 .* two_shot '
+  expect_line out '^ +2048 .* one_shot '
+  expect_line out '^ +4096 .* two_shot '
 done

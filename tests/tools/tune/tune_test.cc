@@ -76,12 +76,6 @@ TEST(TuneMeasurements, AreReadBack) {
   EXPECT_FALSE(parse_measurements("memory.one_way").ok());
 }
 
-TEST(TuneMeasurements, OfOneThingTheShortestCounts) {
-  const std::vector<Measurement> measured{
-      {"a", 8, 3, 4}, {"b", 8, 1, 2}, {"a", 8, 2, 9}, {"a", 16, 1, 1}, {"a", 8, 5, 5}};
-  EXPECT_EQ(shortest_of(measured), (std::vector<Measurement>{{"a", 8, 2, 9}, {"b", 8, 1, 2}, {"a", 16, 1, 1}}));
-}
-
 TEST(Explain, ShowsEveryAlgorithmAndTheChoice) {
   const auto text = explain({.bytes = 1 << 20, .ranks = 4, .tcp = true});
   ASSERT_TRUE(text.ok()) << text.error().message;

@@ -1,0 +1,79 @@
+// ChoiceMeasurer: measures calls inside a machine, each in the ways between which MachineChoices decide. `tutti tune`
+// uses it, and the ranks of a job on a machine that was not measured (first_choices.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/fit_choices.h"
+#include "tutti/communicator.h"
+
+namespace tutti::detail {
+
+// Times in microseconds per call.
+struct CallTimes {
+  double median_us = 0;
+  double p95_us = 0;
+};
+// Measures `body`, which makes calls of `communicator`, in `samples` > 0 samples of about `sample_us` microseconds (one
+// or more calls each). The time of a sample is that of the slowest rank. All ranks must call it, and get the same
+// result.
+Result<CallTimes> time_calls(Communicator& communicator, int samples, double sample_us,
+                             const std::function<Status()>& body);
+
+// The samples of each measurement, see time_calls().
+struct ChoiceSamples {
+  int samples = 5;
+  double sample_us = 500;
+  // After this time, no further measurement begins. 0: no limit.
+  double most_us = 0;
+  // The same if a rank has waited for a core for longer than this part of the time, because ranks or other processes
+  // share cores. 0: no limit.
+  double most_waiting = 0;
+};
+
+// Used by one thread of each rank. All ranks must use the same arguments, and call run() equally often.
+class ChoiceMeasurer {
+ public:
+  // Communicators of the same ranks, which share memory: in `by_messages` they use no system calls to access each
+  // other's memory, and in `by_calls` they do so in calls of any length. If one is null, its ways are not measured. The
+  // communicators must outlive this object.
+  ChoiceMeasurer(Communicator* by_messages, Communicator* by_calls, ChoiceSamples samples)
+      : by_messages_(by_messages), by_calls_(by_calls), samples_(samples) {}
+  ~ChoiceMeasurer();
+  ChoiceMeasurer(const ChoiceMeasurer&) = delete;
+  ChoiceMeasurer& operator=(const ChoiceMeasurer&) = delete;
+
+  // Measures each way once more. Errors: kSystem if there is no memory for the buffer, and those of the calls.
+  Status run();
+  // The same without the ways that differ in system calls. `by_messages` must not be null.
+  Status run_short_calls();
+  // Whether a limit was reached, so that something was not measured. The same on all ranks.
+  bool has_ended() const { return ended_; }
+  // What was measured, the same on all ranks.
+  const std::vector<Measurement>& measured() const { return measured_; }
+
+ private:
+  using Body = std::function<Status(Communicator&)>;
+  Communicator& any() const { return *(by_messages_ != nullptr ? by_messages_ : by_calls_); }
+  Status begin();  // allocates the buffers
+  Status warm_up();
+  Result<bool> has_time();
+  Status sums();
+  Status copies();
+  Status measure(Communicator* communicator, MeasuredWay way, std::uint64_t bytes, const Body& body);
+
+  Communicator* const by_messages_;
+  Communicator* const by_calls_;
+  const ChoiceSamples samples_;
+  std::byte* data_ = nullptr;  // the buffer of ordinary memory
+  Memory registered_{};
+  double start_us_ = 0;  // when the first measurement began
+  double start_waiting_us_ = 0;
+  bool ended_ = false;
+  std::vector<Measurement> measured_;
+};
+
+}  // namespace tutti::detail
