@@ -99,8 +99,11 @@ def no_memory_access():
 
 
 def one_core():
-    """Whether this process may use only one core."""
-    return len(os.sched_getaffinity(0)) < 2
+    """Whether this process may use less than two cores, also by the CPU limit of its cgroup."""
+    limit = pathlib.Path("/sys/fs/cgroup/cpu.max")
+    words = limit.read_text().split() if limit.exists() else ["max"]
+    limited = words[0] != "max" and int(words[0]) < 2 * int(words[1])
+    return len(os.sched_getaffinity(0)) < 2 or limited
 
 
 def no_schedstat():

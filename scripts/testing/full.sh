@@ -66,7 +66,8 @@ repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 part_asan_whole() {
-  # More seeds of the same simulation, and second runs of programs with another number of hardware queues.
+  # Left out as well: more seeds of the same simulation, and second runs of programs with eight hardware queues. Unit
+  # tests mostly wait, so more of them run at once.
   local names="$repeats|^FaultSeeds\.(200|300|400|500|600|700|Every)|_eight_queues\$"
   build asan || return 1
   run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$names"

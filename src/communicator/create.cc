@@ -85,7 +85,7 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
   const auto facts = detail::exchange_facts(*job_context, ranks, gather);
   if (!facts) return facts.error();
   const std::vector<std::uint32_t> members = all_ranks(ranks);
-  if (facts->cores > 0 && detail::needs_measurement(*job_context->tuning, ranks, facts->cores)) {
+  if (detail::needs_measurement(*job_context->tuning, ranks, facts->cores)) {
     TUTTI_TRY(detail::measure_first_choices(*job_context, members, facts->cores, facts->id, gather));
   }
   return detail::make_communicator(

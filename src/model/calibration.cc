@@ -138,16 +138,15 @@ Status check_replaceable(const std::string& path) {
                fmt::format("{} is not a regular file and is not replaced; give another path", path)};
 }
 
-// Creates a folder, accessible to its owner only, and the folders above it. But if the one in which the first is
-// created belongs to another user (for example HOME under sudo), creates nothing, because that user could not use the
-// new folders.
+// Creates a folder, accessible to its owner only, and the one above it. But if the folder in which they are created
+// belongs to another user (for example HOME under sudo), creates nothing, because that user could not use them.
 Status create_own_folder(const std::string& folder) {
   std::error_code error;
   if (fs::exists(folder, error)) return {};
   fs::path above = fs::path(folder).parent_path();
-  while (!above.empty() && above != above.parent_path() && !fs::exists(above, error)) above = above.parent_path();
+  if (!fs::exists(above, error)) above = above.parent_path();
   struct stat status {};
-  if (::stat(above.c_str(), &status) != 0) return system_error(above.string(), "cannot be used");
+  if (::stat(above.c_str(), &status) != 0) return system_error(folder, "cannot be created");
   if (status.st_uid != ::geteuid()) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
                  fmt::format("{} belongs to another user, so {} is not created in it", above.string(), folder)};
@@ -225,6 +224,7 @@ Result<CalibrationLock> CalibrationLock::take(const std::string& path) {
     return Error{ErrorCode::kTimeout, ErrorScope::kCall, -1,
                  fmt::format("{} is locked, because a job or `tutti tune` measures this machine", folder)};
   }
+  // A file of about the size of a calibration file shows now, and not after the measurement, if the disk is full.
   std::string probe = path + ".XXXXXX";
   const int file = ::mkostemp(probe.data(), O_CLOEXEC);
   if (file < 0) return system_error(probe, "cannot be made");

@@ -35,13 +35,13 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
 // file cannot be written, or if `path` exists and is not a regular file, for example a symbolic link.
 Status store_calibration(const std::string& path, const Parameters& parameters);
 
-// The lock of the folder of a calibration file. Whoever measures this machine holds it, so only one job measures at a
-// time, and no result is lost. The lock ends with the object or the process, and leaves no file.
+// The lock of the folder of a calibration file. Jobs and `tutti tune` on this machine hold it while they measure and
+// store. Other machines that share the folder (NFS) do not see it; there, the last one that stores wins. The lock ends
+// with the object or the process, and leaves no file.
 class CalibrationLock {
  public:
-  // Creates the folder of `path` if needed, and locks it. Does not wait. (On a file system without locks, several jobs
-  // may measure at once.) Errors: kTimeout if another object has locked it, in this or another process; kSystem if no
-  // file can be stored at `path`.
+  // Creates the folder of `path` and the one above it if needed, and locks it. Does not wait. Errors: kTimeout if
+  // another object has locked it, in this or another process; kSystem if no file can be stored at `path`.
   static Result<CalibrationLock> take(const std::string& path);
   ~CalibrationLock();
   CalibrationLock(CalibrationLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

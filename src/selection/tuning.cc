@@ -71,6 +71,7 @@ Status add_choices(const std::string& path, const RankChoices& choices, const En
   if (!stored) return stored.error();
   Parameters parameters{.name = "choices inside a machine", .source = "the first jobs", .hardware = hardware_hash()};
   if (*stored) parameters = **std::move(stored);
+  if (has_choices(parameters.choices, choices.ranks, choices.cores)) return {};  // a job on another machine was faster
   if (parameters.choices.size() >= kMostRankChoices) {  // possible if the file system has no locks
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, path + " has choices for enough numbers of ranks"};
   }

@@ -72,8 +72,11 @@ TEST(Tuning, TravelsWhole) {
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(*again, tuning);
   }
-  Tuning with_choices = measured_tuning();
-  with_choices.measured = false;
+  // That of a first job.
+  Tuning with_choices{.parameters = default_host_parameters(2)};
+  with_choices.parameters.name.clear();
+  with_choices.parameters.source.clear();
+  with_choices.parameters.choices = {{2, 2, {.one_shot_bytes = 2048}}};
   const auto again = unpack(pack(with_choices));
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_EQ(*again, with_choices);

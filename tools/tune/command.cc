@@ -332,18 +332,17 @@ Status check_folder(const std::string& tune_file) {
                            folder.string())};
 }
 
-// Waits a few seconds for a job that measures. Returns nothing if the lock cannot be taken; the command then measures
-// anyway, because the user has asked for it.
-std::optional<CalibrationLock> wait_for_lock() {
-  const std::string path = calibration_path("", process_environment());
-  if (path.empty()) return std::nullopt;
+// Waits a few seconds for a job that measures, and warns if it is still measuring. Nothing: the lock cannot be taken.
+// The command measures then, too, because the user has asked for it.
+std::optional<CalibrationLock> wait_for_lock(const std::string& path) {
   constexpr int kTries = 50;
   for (int i = 0; i < kTries; ++i) {
     auto lock = CalibrationLock::take(path);
     if (lock) return *std::move(lock);
-    if (lock.error().code != ErrorCode::kTimeout) break;
+    if (lock.error().code != ErrorCode::kTimeout) return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+  fmt::print(stderr, "tutti tune: something else measures this machine, too, so the result may be inaccurate\n");
   return std::nullopt;
 }
 
@@ -362,7 +361,9 @@ int run_measure(const TuneArguments& given) {
   // These settings of the user would change the results, which must show the properties of the machine.
   for (const char* name : {"TUTTI_SLOTS", "TUTTI_SLOT_BYTES", "TUTTI_CHECKSUM", "TUTTI_UNIFORM", "TUTTI_RECORD"})
     ::unsetenv(name);
-  const auto lock = given.print ? std::optional<CalibrationLock>() : wait_for_lock();
+  // Jobs do not measure if the user names a file, and --print changes no file, so these need no lock.
+  const bool stores = !given.print && config->tune_file.empty();
+  const auto lock = stores ? wait_for_lock(path) : std::optional<CalibrationLock>();
   const HostTopology host = discover_host();
   auto parameters = measure_machine(*config, cores_of({host.cpus}, host.cpu_limit), cores_of({host.cpus}, 0));
   if (!parameters) return failure(parameters.error());

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -142,8 +140,8 @@ Result<std::string> explain_here(const ExplainOptions& options) {
   std::string text = heading(options, collective, options.tcp ? "this one, by TCP" : "this one", tuning.parameters);
   if (options.parameters_path.empty()) {
     const std::string path = calibration_path(config->tune_file, process_environment());
-    std::error_code unknown;
-    text += std::filesystem::exists(path, unknown) ? fmt::format("file: {}\n\n", path) : "file: none\n\n";
+    const bool used = tuning.measured || !tuning.parameters.choices.empty();
+    text += used ? fmt::format("file: {}\n\n", path) : "file: none\n\n";
   }
   if (!tuning.measured && options.parameters_path.empty())
     text += "The costs of this machine have not been measured: run tutti tune.\n\n";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -86,7 +87,14 @@ Result<CallTimes> time_calls(Communicator& communicator, int samples, double sam
 }
 
 ChoiceMeasurer::~ChoiceMeasurer() {
-  if (data_ != nullptr) munmap(data_, kMostGathered);
+  if (data_ == nullptr) return;
+  if (!failed_) {
+    munmap(data_, kMostGathered);
+    return;
+  }
+  // A rank that was suspended in the middle of a call may still write to these addresses by a system call when it goes
+  // on (docs/communicator.md). So they stay reserved, without memory.
+  mmap(data_, kMostGathered, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 // The buffer is not allocated by malloc(), because blocks of the shared heap (docs/heap.md) are not ordinary memory.
@@ -97,6 +105,8 @@ Status ChoiceMeasurer::begin() {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, "there is no memory for the buffers of the measurement"};
   }
   data_ = static_cast<std::byte*>(data);
+  // Reading a page that was never written reads the kernel's page of zeros, which is always in the cache.
+  std::memset(data_, 0, kMostGathered);
   if (by_messages_ != nullptr) {
     auto registered = by_messages_->allocate(*std::rbegin(kShortSizes));
     if (!registered) return registered.error();
@@ -108,7 +118,7 @@ Status ChoiceMeasurer::begin() {
   return {};
 }
 
-// The first call of each kind proves its plan and touches the buffers, which must not count.
+// The first call of each kind proves its plan, which must not count.
 Status ChoiceMeasurer::warm_up() {
   for (Communicator* const one : {by_messages_, by_calls_}) {
     if (one == nullptr) continue;
@@ -135,10 +145,21 @@ Result<bool> ChoiceMeasurer::has_time() {
 }
 
 Status ChoiceMeasurer::run() {
+  failed_ = true;  // until everything has succeeded
   TUTTI_TRY(begin());
   TUTTI_TRY(sums());
   TUTTI_TRY(copies());
-  return by_messages_ == nullptr ? Status() : run_short_calls();
+  if (by_messages_ != nullptr) TUTTI_TRY(short_calls());
+  failed_ = false;
+  return {};
+}
+
+Status ChoiceMeasurer::run_short_calls() {
+  failed_ = true;
+  TUTTI_TRY(begin());
+  TUTTI_TRY(short_calls());
+  failed_ = false;
+  return {};
 }
 
 Status ChoiceMeasurer::measure(Communicator* communicator, MeasuredWay way, std::uint64_t bytes, const Body& body) {
@@ -177,9 +198,8 @@ Status ChoiceMeasurer::copies() {
   return {};
 }
 
-Status ChoiceMeasurer::run_short_calls() {
+Status ChoiceMeasurer::short_calls() {
   using enum MeasuredWay;
-  TUTTI_TRY(begin());
   for (const std::uint64_t bytes : kShortSizes) {
     const auto measure_in = [&](std::byte* data, MeasuredWay way, Algorithm algorithm) {
       return measure(by_messages_, way, bytes,

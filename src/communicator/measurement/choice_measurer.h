@@ -63,6 +63,7 @@ class ChoiceMeasurer {
   Result<bool> has_time();
   Status sums();
   Status copies();
+  Status short_calls();
   Status measure(Communicator* communicator, MeasuredWay way, std::uint64_t bytes, const Body& body);
 
   Communicator* const by_messages_;
@@ -73,6 +74,7 @@ class ChoiceMeasurer {
   double start_us_ = 0;  // when the first measurement began
   double start_waiting_us_ = 0;
   bool ended_ = false;
+  bool failed_ = false;  // a call has failed, or a run has not ended yet
   std::vector<Measurement> measured_;
 };
 

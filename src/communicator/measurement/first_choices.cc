@@ -116,6 +116,7 @@ Result<Tuning> take_lock(const JobContext& job_context, const std::string& path,
   with_file.parameters = **stored;
   TUTTI_TRY(check_size(with_file));  // otherwise own_tuning() has not used the file, and would not use a longer one
   tuning.parameters.choices = (*stored)->choices;
+  TUTTI_TRY(check_size(tuning));
   return tuning;
 }
 

@@ -25,7 +25,7 @@ bool may_measure(const JobContext& job_context, std::uint32_t ranks);
 bool needs_measurement(const Tuning& tuning, std::uint32_t ranks, std::uint32_t cores);
 
 // The measurement itself. All ranks of the job must call it if needs_measurement() is true. It takes some set-up rounds
-// and about 0.05 s with two ranks; after 0.1 s, no measurement begins. Rank 0 stores the result. Then replaces
+// and about 0.06 s with two ranks; after 0.1 s, no measurement begins. Rank 0 stores the result. Then replaces
 // job_context.tuning, on all ranks alike. If nothing was measured or stored, the tuning stays as it is, and rank 0 logs
 // the reason. `members`: the ranks of the job. `id`: a random number that is the same on all ranks.
 // Errors: those of the rounds.

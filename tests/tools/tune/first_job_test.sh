@@ -8,7 +8,13 @@ promise=$2
 . "$(dirname "$0")/../../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
-[ "$(nproc)" -ge 2 ] || { echo 'two ranks need a core each' && exit 77; }
+# The cores of this process, and the CPU limit of its cgroup if that is below two.
+has_two_cores() {
+  local limit=max period=1
+  if [ -r /sys/fs/cgroup/cpu.max ]; then read -r limit period </sys/fs/cgroup/cpu.max; fi
+  [ "$(nproc)" -ge 2 ] && { [ "$limit" = max ] || [ "$limit" -ge $((2 * period)) ]; }
+}
+has_two_cores || { echo 'two ranks need a core each' && exit 77; }
 unset TUTTI_MEASURE
 export XDG_CACHE_HOME=$here/cache TUTTI_LOG=info
 folder=$here/cache/tutti
@@ -35,7 +41,7 @@ the_first_job_measures_and_later_ones_do_not() {
   local before
   before=$(sha256sum "$folder"/*)
   job 2
-  ! has_measured || fail 'the second job has measured, too'
+  ! grep -q 'measured this machine\|is not measured' "$here/out" || fail 'the second job has measured, too'
   expect_equal 'the file' "$(sha256sum "$folder"/*)" "$before"
   "$tutti" tune --explain all_reduce 8K --ranks 2 >"$here/out" 2>&1 || fail 'tune --explain'
   expect_line out "^file: $folder/[0-9a-f]+.json$"
@@ -90,7 +96,8 @@ settings_that_exclude_the_measurement() {
   [ ! -e "$folder" ] || fail 'there is a folder'
 }
 
-# The job locks the folder while it measures. Rank 1 is then killed, if it is not too late.
+# The job locks the folder while it measures. Rank 1 is then killed, if it is not too late. (The look at the lock takes
+# the lock for a moment, which can keep the job from measuring. Then the next try counts.)
 kill_rank_1() {
   rm -rf "$folder" "$here/pid"
   # shellcheck disable=SC2016 # the variables are those of the rank
