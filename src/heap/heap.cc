@@ -192,8 +192,9 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, bool zeroed) {
   return address(block.first);
 }
 
-// Fills the block with zeros. If most pages of the range are clean already, it is made a hole instead, because writing
-// zeros would allocate memory for pages that have none.
+// Makes all bytes of the block zero. If most of its pages were never used or were returned to the system, they have no
+// memory and are zero already. Writing zeros would give them memory, so in this case the memory of all its pages is
+// returned to the system.
 void Heap::clear(const PageTable::Block& block) const {
   const KeepsErrno keeps_errno;
   const PageTable::Range range = block.dirty_range;

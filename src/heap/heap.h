@@ -2,10 +2,11 @@
 // is the shared heap behind malloc() in a process that has loaded libtutti_heap.so; interpose.cc defines malloc() and
 // the other functions.
 //
-// The heap reserves a range of addresses, and fills it with segments from the lower end. A segment is one memfd. It is
-// as large as all segments before it together, or larger, so that there are few. Its pages use no memory until the
-// program reads or writes them. (If too few addresses are left, it is only as large as the requested block.) A block is
-// a run of pages in a segment. Free pages keep their memory until there are too many of them.
+// The heap reserves a range of addresses, and fills it with segments from the lower end. A segment is one memfd. Each
+// segment is at least as large as all segments before it together, so that there are few. (If too few addresses are
+// left for that, the segment is only as large as the requested block.) The pages of a segment use no memory until the
+// program reads or writes them. A block is a run of pages in a segment. Free pages keep their memory until there are
+// too many of them.
 //
 // After fork(), parent and child must not see each other's writes. So the child copies all blocks to private memory
 // inside fork(), in a handler of pthread_atfork(), and the thread that has called fork() waits until that is done. The

@@ -57,7 +57,7 @@ class PageTable {
 
   // Allocates a block of `count` > 0 pages, whose first page is a multiple of `alignment` (a power of two). It needs a
   // free extent of n = count + alignment - 1 pages. It can miss extents of n to 9/8 n pages, but never longer ones.
-  // Takes time in proportion to `count`.
+  // The time of a call grows in proportion to `count`.
   Block allocate(std::uint32_t count, std::uint32_t alignment);
   // Changes the length of a block to `count` > 0 pages without moving it. Returns false if the pages behind it are not
   // free. Pages that are cut off become free and dirty.

@@ -39,9 +39,9 @@ struct Tuning {
 // function, because only the rules and costs of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
-// Adds choices to the file at `path`, calibration_path() without a file of the user, if it has none for such ranks. A
-// new file has no costs. Errors: kInvalidArgument if the file has too many choices; those of load_calibration() and
-// store_calibration().
+// Adds choices to the file at `path`, calibration_path() without a file of the user, if it has none for such ranks. If
+// the file does not exist, it is created with these choices and without costs. Errors: kInvalidArgument if the file has
+// too many choices already, and the errors of load_calibration() and store_calibration().
 Status add_choices(const std::string& path, const RankChoices& choices, const EnvironmentVariables& environment);
 
 // The choices for a communicator of `ranks` ranks that share `cores` cores: those of rank 0's file, also if the

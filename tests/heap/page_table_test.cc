@@ -61,7 +61,8 @@ class PageTableTest : public testing::Test {
     }
     return longest;
   }
-  // Cleans extents until at most `most` dirty pages are left. The third one cannot be cleaned.
+  // Calls clean_extents() until at most `most` dirty pages are left. The function that it calls fails for the third
+  // extent, as if the system did not take back its pages.
   void clean(std::uint32_t most) {
     int number = 0;
     bool failed = false;

@@ -332,8 +332,8 @@ Status check_folder(const std::string& tune_file) {
                            folder.string())};
 }
 
-// Waits a few seconds for a job that measures, and warns if it is still measuring. Nothing: the lock cannot be taken.
-// The command measures then, too, because the user has asked for it.
+// Takes the lock. If a job holds it, tries again for five seconds, because the kernel has no wait with a limit. Returns
+// nothing if the lock cannot be taken; the command then measures anyway, because the user has asked for it.
 std::optional<CalibrationLock> wait_for_lock(const std::string& path) {
   constexpr int kTries = 50;
   for (int i = 0; i < kTries; ++i) {

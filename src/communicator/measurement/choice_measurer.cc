@@ -144,20 +144,14 @@ Result<bool> ChoiceMeasurer::has_time() {
   return !ended_;
 }
 
-Status ChoiceMeasurer::run() {
+Status ChoiceMeasurer::run(ChoiceGroups groups) {
   failed_ = true;  // until everything has succeeded
   TUTTI_TRY(begin());
-  TUTTI_TRY(sums());
-  TUTTI_TRY(copies());
+  if (groups == ChoiceGroups::kAll) {
+    TUTTI_TRY(sums());
+    TUTTI_TRY(copies());
+  }
   if (by_messages_ != nullptr) TUTTI_TRY(short_calls());
-  failed_ = false;
-  return {};
-}
-
-Status ChoiceMeasurer::run_short_calls() {
-  failed_ = true;
-  TUTTI_TRY(begin());
-  TUTTI_TRY(short_calls());
   failed_ = false;
   return {};
 }

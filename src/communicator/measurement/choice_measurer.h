@@ -23,7 +23,8 @@ struct CallTimes {
 Result<CallTimes> time_calls(Communicator& communicator, int samples, double sample_us,
                              const std::function<Status()>& body);
 
-// The samples of each measurement, see time_calls().
+// How each way is measured (`samples` and `sample_us` are arguments of time_calls()), and when a ChoiceMeasurer ends
+// early.
 struct ChoiceSamples {
   int samples = 5;
   double sample_us = 500;
@@ -33,6 +34,9 @@ struct ChoiceSamples {
   // share cores. 0: no limit.
   double most_waiting = 0;
 };
+
+// The ways to measure: all, or only those of short calls (one_shot and two_shot), which use no system calls.
+enum class ChoiceGroups : std::uint8_t { kAll, kShortCalls };
 
 // Used by one thread of each rank. All ranks must use the same arguments, and call run() equally often.
 class ChoiceMeasurer {
@@ -46,10 +50,9 @@ class ChoiceMeasurer {
   ChoiceMeasurer(const ChoiceMeasurer&) = delete;
   ChoiceMeasurer& operator=(const ChoiceMeasurer&) = delete;
 
-  // Measures each way once more. Errors: kSystem if there is no memory for the buffer, and those of the calls.
-  Status run();
-  // The same without the ways that differ in system calls. `by_messages` must not be null.
-  Status run_short_calls();
+  // Measures each way of these groups once more. Errors: kSystem if there is no memory for the buffer, and the errors
+  // of the calls.
+  Status run(ChoiceGroups groups = ChoiceGroups::kAll);
   // Whether a limit was reached, so that something was not measured. The same on all ranks.
   bool has_ended() const { return ended_; }
   // What was measured, the same on all ranks.

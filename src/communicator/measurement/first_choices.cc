@@ -52,7 +52,7 @@ Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, co
 
 // Measures with two communicators, one for each value of TUTTI_ATTACH that is compared. If the system forbids the
 // calls, measures only the other choices. Errors: kTimeout if there was not enough time or the machine was too busy;
-// kUnsupported if the ranks do not share memory; those of the calls.
+// kUnsupported if the ranks do not share memory; and the errors of the calls.
 Result<std::vector<Measurement>> measure(Communicator& by_messages, Communicator& by_calls) {
   const Transport& transport = *CommunicatorImpl::of(by_calls).environment().transport;
   if (!transport.shares_memory()) {
@@ -61,7 +61,7 @@ Result<std::vector<Measurement>> measure(Communicator& by_messages, Communicator
   const bool permitted = transport.attachment() == Attachment::kCalls;
   ChoiceMeasurer measurer(&by_messages, permitted ? &by_calls : nullptr, kSamples);
   for (int pass = 0; pass < kPasses; ++pass) {
-    TUTTI_TRY(permitted ? measurer.run() : measurer.run_short_calls());
+    TUTTI_TRY(measurer.run(permitted ? ChoiceGroups::kAll : ChoiceGroups::kShortCalls));
     if (measurer.has_ended()) return not_measured("it is busy, or the calls take too long");
   }
   const double noise = noise_of_passes(measurer.measured());
@@ -85,7 +85,7 @@ Result<std::vector<Measurement>> make_and_measure(const JobContext& job_context,
   }
 }
 
-// Rank 0: stores what was measured, and returns the new tuning.
+// Called on rank 0. Stores what was measured, and returns the new tuning.
 Result<Tuning> store(const JobContext& job_context, std::uint32_t ranks, std::uint32_t cores,
                      const Result<std::vector<Measurement>>& measured, const std::string& path) {
   if (!measured) return measured.error();
@@ -102,7 +102,8 @@ Result<Tuning> store(const JobContext& job_context, std::uint32_t ranks, std::ui
   return tuning;
 }
 
-// Rank 0: takes the lock. Then reads the file again, because another job may have stored its result before.
+// Called on rank 0. Takes the lock, which another job may have held until now. That job may have stored its result, so
+// the file is read again.
 Result<Tuning> take_lock(const JobContext& job_context, const std::string& path, std::optional<CalibrationLock>& lock) {
   if (path.empty()) return not_measured("there is no folder for the result (HOME, XDG_CACHE_HOME)");
   auto taken = CalibrationLock::take(path);

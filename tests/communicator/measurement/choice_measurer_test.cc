@@ -66,7 +66,7 @@ TEST(ChoiceMeasurer, MeasuresOnlyTheWaysOfTheCommunicatorsItHas) {
     EXPECT_EQ(count(calls.measured(), MeasuredWay::kAllReduceByCalls), 3);
     EXPECT_EQ(calls.measured().size(), 9);
     ChoiceMeasurer only_short(&by_messages, nullptr, {.samples = 1, .sample_us = 20});
-    ASSERT_TRUE(only_short.run_short_calls().ok());
+    ASSERT_TRUE(only_short.run(ChoiceGroups::kShortCalls).ok());
     EXPECT_EQ(only_short.measured().size(), 24);
   });
 }
