@@ -1,7 +1,6 @@
 // The cgroups that contain this process. The kernel can limit the memory and the CPU time of each of them.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,9 +8,9 @@
 namespace tutti {
 
 struct Cgroup {
-  int version = 2;               // 1 or 2: the version of cgroups, which determines the names of the files
-  std::string path;              // the name of the cgroup, for example "/job/step"
-  std::filesystem::path folder;  // its folder, which contains the files with its limits
+  int version = 2;     // 1 or 2: the version of cgroups, which determines the names of the files
+  std::string path;    // the name of the cgroup, for example "/job/step"
+  std::string folder;  // its folder, which contains the files with its limits
 };
 
 // Returns the cgroups that contain this process: those of version 2, and those of version 1 with `controller` ("memory"
@@ -19,6 +18,6 @@ struct Cgroup {
 // cgroups outside the container, whose folders do not exist here; the container's own cgroup is then the mounted folder
 // itself, which is the last one of its version. Reads /proc/self/cgroup, and never fails: if the file cannot be read,
 // there are no cgroups. `root`, the folder of the kernel's files, is "/" except in tests. May be called by any thread.
-std::vector<Cgroup> cgroups_of_this_process(std::string_view controller, const std::filesystem::path& root = "/");
+std::vector<Cgroup> cgroups_of_this_process(std::string_view controller, const std::string& root = "/");
 
 }  // namespace tutti

@@ -3,7 +3,6 @@
 // discover() runs, no other thread may call it or access the environment (see cpus.h).
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,8 +14,8 @@
 namespace tutti {
 
 struct DiscoverOptions {
-  std::filesystem::path root = "/";  // the folder that contains "sys/bus/pci" and "sys/class"
-  std::string synthetic{};           // see discover_processors()
+  std::string root = "/";   // the folder that contains "sys/bus/pci" and "sys/class"
+  std::string synthetic{};  // see discover_processors()
 };
 
 struct Discovery {

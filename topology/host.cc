@@ -3,11 +3,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
 
+#include "base/paths.h"
 #include "topology/cgroups.h"
 
 namespace tutti {
@@ -34,7 +34,7 @@ std::vector<bool> cpus_by_affinity() {
   return {true};
 }
 
-std::string first_word_of(const std::filesystem::path& file) {
+std::string first_word_of(const std::string& file) {
   std::string word;
   std::ifstream(file) >> word;
   return word;
@@ -83,15 +83,16 @@ std::uint32_t cores_of_cpu_max(const std::string& line) {
   return static_cast<std::uint32_t>(std::min(kMost, quota_us / period_us + (quota_us % period_us > 0 ? 1 : 0)));
 }
 
-std::uint32_t cgroup_cpu_limit(const std::filesystem::path& root) {
+std::uint32_t cgroup_cpu_limit(const std::string& root) {
   std::uint32_t least = 0;
   for (const Cgroup& group : cgroups_of_this_process("cpu", root)) {
     std::string line;
     if (group.version == 2) {
-      std::ifstream file(group.folder / "cpu.max");
+      std::ifstream file(join_path(group.folder, "cpu.max"));
       std::getline(file, line);
     } else {
-      line = first_word_of(group.folder / "cpu.cfs_quota_us") + " " + first_word_of(group.folder / "cpu.cfs_period_us");
+      line = first_word_of(join_path(group.folder, "cpu.cfs_quota_us")) + " " +
+             first_word_of(join_path(group.folder, "cpu.cfs_period_us"));
     }
     const std::uint32_t cores = cores_of_cpu_max(line);
     if (cores > 0 && (least == 0 || cores < least)) least = cores;
@@ -109,14 +110,14 @@ std::uint64_t bytes_of_size(const std::string& text) {
   return number * unit_bytes;
 }
 
-CacheSizes read_caches(const std::filesystem::path& folder) {
+CacheSizes read_caches(const std::string& folder) {
   CacheSizes caches;
   for (std::size_t i = 0; i < kMaxCaches; ++i) {
-    const std::filesystem::path cache = folder / ("index" + std::to_string(i));
-    const std::string level = first_word_of(cache / "level");
+    const std::string cache = join_path(folder, "index" + std::to_string(i));
+    const std::string level = first_word_of(join_path(cache, "level"));
     if (level.empty()) break;
-    if (first_word_of(cache / "type") == "Instruction") continue;
-    const std::uint64_t bytes = bytes_of_size(first_word_of(cache / "size"));
+    if (first_word_of(join_path(cache, "type")) == "Instruction") continue;
+    const std::uint64_t bytes = bytes_of_size(first_word_of(join_path(cache, "size")));
     if (level == "2") caches.l2_bytes = bytes;
     if (level == "3") caches.l3_bytes = bytes;
   }

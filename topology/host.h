@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +29,7 @@ struct CacheSizes {
   std::uint64_t l2_bytes = 0;
   std::uint64_t l3_bytes = 0;
 };
-CacheSizes read_caches(const std::filesystem::path& folder);
+CacheSizes read_caches(const std::string& folder);
 
 // Parses sizes such as "2048K" and "32M". Returns 0 if the text does not begin with a number.
 std::uint64_t bytes_of_size(const std::string& text);
@@ -48,7 +47,7 @@ std::vector<bool> unpack_cpus(std::string_view text);
 // Returns the number of cores whose time the cgroups that contain this process may use, rounded up: that of the cgroup
 // with the least. Returns 0 if no limit is known. Limits that this process cannot see, for example those outside its
 // container, are not considered. `root`, the folder of the kernel's files, is "/" except in tests.
-std::uint32_t cgroup_cpu_limit(const std::filesystem::path& root = "/");
+std::uint32_t cgroup_cpu_limit(const std::string& root = "/");
 
 // Parses a limit on CPU time: the line of cpu.max of a cgroup of version 2, or the quota and the period of version 1.
 // Returns the number of cores that it permits, rounded up: 2 for "150000 100000" (1.5 cores). Returns 0 if there is no

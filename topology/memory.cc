@@ -9,14 +9,13 @@
 #include <optional>
 #include <string_view>
 
+#include "base/paths.h"
 #include "topology/cgroups.h"
 
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
-
-std::optional<std::uint64_t> number_in(const fs::path& path) {
+std::optional<std::uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::string word;
   if (!(file >> word)) return std::nullopt;
@@ -29,7 +28,7 @@ std::optional<std::uint64_t> number_in(const fs::path& path) {
 
 // Returns the number after the word `name` in the file, for example 12345 in "MemAvailable:  12345 kB" or in
 // "inactive_file 12345". Returns nothing if the file cannot be read or does not contain it.
-std::optional<std::uint64_t> number_after(const fs::path& path, std::string_view name) {
+std::optional<std::uint64_t> number_after(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
     std::uint64_t number = 0;
@@ -51,10 +50,10 @@ constexpr FileNames kVersion2 = {.limit = "memory.max", .used = "memory.current"
 // Lowers memory.group_bytes to the memory that is left in the cgroup, if that is less.
 void examine(const Cgroup& group, AvailableMemory& memory) {
   const FileNames& names = group.version == 1 ? kVersion1 : kVersion2;
-  const auto limit = number_in(group.folder / names.limit);
-  const auto used = number_in(group.folder / names.used);
+  const auto limit = number_in(join_path(group.folder, names.limit));
+  const auto used = number_in(join_path(group.folder, names.used));
   if (!limit || !used) return;
-  const std::uint64_t cached = number_after(group.folder / "memory.stat", names.reclaimable).value_or(0);
+  const std::uint64_t cached = number_after(join_path(group.folder, "memory.stat"), names.reclaimable).value_or(0);
   const std::uint64_t held = *used - std::min(*used, cached);
   const std::uint64_t left = *limit - std::min(*limit, held);
   // In version 1, a limit near 2^63 means that there is no limit.
@@ -70,15 +69,16 @@ std::string_view AvailableMemory::limit() const {
   return group_bytes < machine_bytes ? "limit of a memory cgroup" : "of this machine";
 }
 
-AvailableMemory available_memory(const fs::path& root) {
+AvailableMemory available_memory(const std::string& root) {
   AvailableMemory memory;
   rlimit address_space{};
   if (::getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
-    const std::uint64_t pages = number_in(root / "proc/self/statm").value_or(0);
+    const std::uint64_t pages = number_in(join_path(root, "proc/self/statm")).value_or(0);
     const std::uint64_t used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     memory.address_bytes = address_space.rlim_cur - std::min<std::uint64_t>(address_space.rlim_cur, used);
   }
-  if (const auto kib = number_after(root / "proc/meminfo", "MemAvailable:")) memory.machine_bytes = *kib * 1024;
+  if (const auto kib = number_after(join_path(root, "proc/meminfo"), "MemAvailable:"))
+    memory.machine_bytes = *kib * 1024;
   for (const Cgroup& group : cgroups_of_this_process("memory", root)) examine(group, memory);
   return memory;
 }

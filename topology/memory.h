@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -34,6 +33,6 @@ struct AvailableMemory {
 // Reads files of the kernel, for cgroup versions 1 and 2, and asks for the limit of the address space. Never fails: a
 // limit that cannot be read counts as unlimited. `root`, the folder of the files, is "/" except in tests. May be called
 // by any thread.
-AvailableMemory available_memory(const std::filesystem::path& root = "/");
+AvailableMemory available_memory(const std::string& root = "/");
 
 }  // namespace tutti

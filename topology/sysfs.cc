@@ -4,67 +4,62 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <system_error>
+#include <sstream>
 
-#include "base/folder.h"
+#include "base/paths.h"
 #include "topology/speeds.h"
 #include "topology/xml/values.h"
 
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::size_t kMaxNics = 4'096;
 
-std::string line_of(const fs::path& file) {
+std::string line_of(const std::string& file) {
   std::string line;
   std::ifstream stream(file);
   std::getline(stream, line);
   return line;
 }
 
-std::uint32_t hexadecimal_of(const fs::path& file) { return parse_hexadecimal(line_of(file)).value_or(0); }
-
-std::vector<std::string> entries_of(const fs::path& folder, std::size_t most) { return names_in_folder(folder, most); }
+std::uint32_t hexadecimal_of(const std::string& file) { return parse_hexadecimal(line_of(file)).value_or(0); }
 
 // Returns the bus ids in the resolved path of a device's folder: those of all bridges above the device, the one at the
 // CPU first, and then that of the device itself.
-std::vector<std::string> chain_of(const fs::path& folder) {
+std::vector<std::string> chain_of(const std::string& folder) {
   std::vector<std::string> chain;
-  std::error_code none;
-  const fs::path real = fs::canonical(folder, none);
-  for (const fs::path& part : real) {
-    if (auto id = parse_bus_id(part.string())) chain.push_back(*std::move(id));
+  std::istringstream parts(resolve_path(folder));
+  for (std::string part; std::getline(parts, part, '/');) {
+    if (auto id = parse_bus_id(part)) chain.push_back(*std::move(id));
   }
   return chain;
 }
 
 // Reads the maximum link speed (GT/s) and width (lanes) of a PCI port. A value is 0 if the kernel does not report it.
-void read_link(const fs::path& folder, double& speed, std::uint32_t& width) {
-  speed = std::max(parse_link_speed(line_of(folder / "max_link_speed")).value_or(0), 0.0);
+void read_link(const std::string& folder, double& speed, std::uint32_t& width) {
+  speed = std::max(parse_link_speed(line_of(join_path(folder, "max_link_speed"))).value_or(0), 0.0);
   constexpr std::int64_t kMostLanes = 64;  // the kernel reports 255 if the width is unknown
-  const std::int64_t lanes = parse_integer(line_of(folder / "max_link_width")).value_or(0);
+  const std::int64_t lanes = parse_integer(line_of(join_path(folder, "max_link_width"))).value_or(0);
   width = lanes > 0 && lanes <= kMostLanes ? static_cast<std::uint32_t>(lanes) : 0;
 }
 
-SysfsPci read_device(const fs::path& devices, const std::string& id) {
-  const fs::path folder = devices / id;
+SysfsPci read_device(const std::string& devices, const std::string& id) {
+  const std::string folder = join_path(devices, id);
   SysfsPci device;
   device.pci.bus_id = parse_bus_id(id).value_or(id);
-  device.pci.device_class = hexadecimal_of(folder / "class");
-  device.pci.vendor = hexadecimal_of(folder / "vendor");
-  device.pci.device = hexadecimal_of(folder / "device");
-  device.pci.subsystem_vendor = hexadecimal_of(folder / "subsystem_vendor");
-  device.pci.subsystem_device = hexadecimal_of(folder / "subsystem_device");
-  device.numa = static_cast<std::int32_t>(parse_integer(line_of(folder / "numa_node")).value_or(-1));
-  device.local_cpus = line_of(folder / "local_cpus");
+  device.pci.device_class = hexadecimal_of(join_path(folder, "class"));
+  device.pci.vendor = hexadecimal_of(join_path(folder, "vendor"));
+  device.pci.device = hexadecimal_of(join_path(folder, "device"));
+  device.pci.subsystem_vendor = hexadecimal_of(join_path(folder, "subsystem_vendor"));
+  device.pci.subsystem_device = hexadecimal_of(join_path(folder, "subsystem_device"));
+  device.numa = static_cast<std::int32_t>(parse_integer(line_of(join_path(folder, "numa_node"))).value_or(-1));
+  device.local_cpus = line_of(join_path(folder, "local_cpus"));
   read_link(folder, device.pci.gigatransfers_per_s, device.pci.width);
   const std::vector<std::string> chain = chain_of(folder);
   if (chain.size() > 1) {
     double speed = 0;
     std::uint32_t width = 0;
-    read_link(devices / chain[chain.size() - 2], speed, width);
+    read_link(join_path(devices, chain[chain.size() - 2]), speed, width);
     PciInfo& own = device.pci;
     if (speed > 0 && own.gigatransfers_per_s > 0) own.gigatransfers_per_s = std::min(own.gigatransfers_per_s, speed);
     if (width > 0 && own.width > 0) own.width = std::min(own.width, width);
@@ -83,53 +78,54 @@ double megabits_of_rate(const std::string& rate) {
 }
 
 // Reads a GUID such as "9803:9b03:00ae:6d94" and returns it in the form that NCCL writes: "0x98039b0300ae6d94".
-std::string guid_of(const fs::path& file) {
+std::string guid_of(const std::string& file) {
   std::string text = line_of(file);
   std::erase(text, ':');
   const std::size_t first = text.find_first_not_of('0');
   return "0x" + (first == std::string::npos ? "0" : text.substr(first));
 }
 
-std::string device_of(const fs::path& folder) {
+std::string device_of(const std::string& folder) {
   const std::vector<std::string> chain = chain_of(folder);
   return chain.empty() ? std::string() : chain.back();
 }
 
-void read_rdma(const fs::path& root, std::vector<SysfsNic>& nics) {
-  const fs::path folder = root / "sys/class/infiniband";
-  for (const std::string& name : entries_of(folder, kMaxNics)) {
-    const std::vector<std::string> ports = entries_of(folder / name / "ports", kMaxNics);
+void read_rdma(const std::string& root, std::vector<SysfsNic>& nics) {
+  const std::string folder = join_path(root, "sys/class/infiniband");
+  for (const std::string& name : names_in_folder(folder, kMaxNics)) {
+    const std::string adapter = join_path(folder, name);
+    const std::vector<std::string> ports = names_in_folder(join_path(adapter, "ports"), kMaxNics);
     for (const std::string& port : ports) {
-      const fs::path at = folder / name / "ports" / port;
+      const std::string at = join_path(adapter, "ports/" + port);
       SysfsNic nic;
       nic.name = ports.size() == 1 ? name : name + ":" + port;
-      nic.bus_id = device_of(folder / name / "device");
+      nic.bus_id = device_of(join_path(adapter, "device"));
       nic.nic.port = static_cast<std::int32_t>(parse_integer(port).value_or(1));
-      nic.nic.guid = guid_of(folder / name / "node_guid");
-      nic.nic.megabits_per_s = megabits_of_rate(line_of(at / "rate"));
-      nic.up = line_of(at / "state").find("ACTIVE") != std::string::npos;
+      nic.nic.guid = guid_of(join_path(adapter, "node_guid"));
+      nic.nic.megabits_per_s = megabits_of_rate(line_of(join_path(at, "rate")));
+      nic.up = line_of(join_path(at, "state")).find("ACTIVE") != std::string::npos;
       nics.push_back(std::move(nic));
     }
   }
 }
 
-void read_interfaces(const fs::path& root, std::vector<SysfsNic>& nics) {
+void read_interfaces(const std::string& root, std::vector<SysfsNic>& nics) {
   std::set<std::string> rdma;
   for (const SysfsNic& nic : nics) rdma.insert(nic.bus_id);
-  const fs::path folder = root / "sys/class/net";
-  for (const std::string& name : entries_of(folder, kMaxNics)) {
-    std::error_code none;
-    if (!fs::exists(folder / name / "device", none)) continue;
+  const std::string folder = join_path(root, "sys/class/net");
+  for (const std::string& name : names_in_folder(folder, kMaxNics)) {
+    const std::string interface = join_path(folder, name);
+    if (!is_file(join_path(interface, "device"))) continue;
     SysfsNic nic;
     nic.name = name;
     nic.ethernet = true;
-    nic.bus_id = device_of(folder / name / "device");
+    nic.bus_id = device_of(join_path(interface, "device"));
     if (!nic.bus_id.empty() && rdma.contains(nic.bus_id)) continue;
     nic.nic.port = 0;
     nic.nic.guid = "0x0";
-    const double speed = parse_real(line_of(folder / name / "speed")).value_or(0);
+    const double speed = parse_real(line_of(join_path(interface, "speed"))).value_or(0);
     nic.nic.megabits_per_s = speed > 0 && speed < 1e9 ? speed : 0;
-    const std::string state = line_of(folder / name / "operstate");
+    const std::string state = line_of(join_path(interface, "operstate"));
     nic.up = state == "up" || state == "unknown";
     nics.push_back(std::move(nic));
   }
@@ -137,16 +133,16 @@ void read_interfaces(const fs::path& root, std::vector<SysfsNic>& nics) {
 
 }  // namespace
 
-std::vector<SysfsPci> read_pci_devices(const fs::path& root) {
-  const fs::path folder = root / "sys/bus/pci/devices";
+std::vector<SysfsPci> read_pci_devices(const std::string& root) {
+  const std::string folder = join_path(root, "sys/bus/pci/devices");
   std::vector<SysfsPci> devices;
-  for (const std::string& id : entries_of(folder, kMaxPciDevices)) {
+  for (const std::string& id : names_in_folder(folder, kMaxPciDevices)) {
     if (parse_bus_id(id)) devices.push_back(read_device(folder, id));
   }
   return devices;
 }
 
-std::vector<SysfsNic> read_nics(const fs::path& root) {
+std::vector<SysfsNic> read_nics(const std::string& root) {
   std::vector<SysfsNic> nics;
   read_rdma(root, nics);
   read_interfaces(root, nics);

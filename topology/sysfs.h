@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -28,7 +27,7 @@ struct SysfsPci {
 // Returns all PCI devices, sorted by bus id, but at most kMaxPciDevices. A PCI switch appears in sysfs as several
 // bridges: an upper port and lower ports. SysfsPci::above contains only the upper port.
 inline constexpr std::size_t kMaxPciDevices = 65'536;
-std::vector<SysfsPci> read_pci_devices(const std::filesystem::path& root);
+std::vector<SysfsPci> read_pci_devices(const std::string& root);
 
 struct SysfsNic {
   std::string name{};    // for example "mlx5_0" or "eth0"
@@ -42,6 +41,6 @@ struct SysfsNic {
 
 // Returns the ports of RDMA devices, sorted by the name of the device, and then the network interfaces of other
 // devices, sorted by name. Interfaces without a device, such as the loopback interface or a bridge, are left out.
-std::vector<SysfsNic> read_nics(const std::filesystem::path& root);
+std::vector<SysfsNic> read_nics(const std::string& root);
 
 }  // namespace tutti

@@ -13,19 +13,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/folder.h"
+#include "base/paths.h"
 #include "topology/host.h"
 
 namespace tutti {
 namespace {
-
-namespace fs = std::filesystem;
 
 // limit on the entries of a folder that are looked at
 constexpr std::size_t kMostEntries = 4096;
@@ -39,7 +36,7 @@ Error system_error(const std::string& path, const char* what) {
           fmt::format("{}: {} ({})", path, what, std::generic_category().message(cause))};
 }
 
-std::string first_line(const fs::path& path) {
+std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -48,9 +45,9 @@ std::string first_line(const fs::path& path) {
 
 // The paths of the entries of a folder. They are sorted, so that the order in which the kernel lists them does not
 // change the hash.
-std::vector<fs::path> entries(const fs::path& folder) {
-  std::vector<fs::path> found;
-  for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(folder / name);
+std::vector<std::string> entries(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(join_path(folder, name));
   return found;
 }
 
@@ -73,23 +70,24 @@ std::string processor() {
 // accelerators.
 std::string accelerators() {
   std::string text;
-  for (const fs::path& device : entries("/sys/bus/pci/devices")) {
-    const std::string kind = first_line(device / "class");
+  for (const std::string& device : entries("/sys/bus/pci/devices")) {
+    const std::string kind = first_line(join_path(device, "class"));
     if (!kind.starts_with("0x03") && !kind.starts_with("0x12")) continue;
-    text += fmt::format("gpu {}:{};", first_line(device / "vendor"), first_line(device / "device"));
+    text += fmt::format("gpu {}:{};", first_line(join_path(device, "vendor")), first_line(join_path(device, "device")));
   }
   return text;
 }
 
 std::string nics() {
   std::string text;
-  std::error_code error;
-  for (const fs::path& one : entries("/sys/class/net")) {
-    if (!fs::exists(one / "device", error)) continue;  // no hardware: loopback, bridges, interfaces of containers
-    text += fmt::format("nic {}:{};", first_line(one / "device/vendor"), first_line(one / "device/device"));
+  for (const std::string& one : entries("/sys/class/net")) {
+    if (!is_file(join_path(one, "device"))) continue;  // no hardware: loopback, bridges, interfaces of containers
+    text += fmt::format("nic {}:{};", first_line(join_path(one, "device/vendor")),
+                        first_line(join_path(one, "device/device")));
   }
-  for (const fs::path& one : entries("/sys/class/infiniband")) {
-    for (const fs::path& port : entries(one / "ports")) text += fmt::format("rdma {};", first_line(port / "rate"));
+  for (const std::string& one : entries("/sys/class/infiniband")) {
+    for (const std::string& port : entries(join_path(one, "ports")))
+      text += fmt::format("rdma {};", first_line(join_path(port, "rate")));
   }
   return text;
 }
@@ -97,8 +95,8 @@ std::string nics() {
 std::string description() {
   const HostTopology host = discover_host();
   std::size_t numa = 0;
-  for (const fs::path& node : entries("/sys/devices/system/node")) {
-    const std::string name = node.filename().string();
+  for (const std::string& node : entries("/sys/devices/system/node")) {
+    const std::string name = node.substr(node.rfind('/') + 1);
     numa += name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos ? 1 : 0;
   }
   // This counts all processors of the machine, even if this process may only run on some of them.
@@ -131,28 +129,31 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
 }
 
 Status check_replaceable(const std::string& path) {
-  std::error_code error;
-  const fs::file_status there = fs::symlink_status(path, error);
-  if (!fs::exists(there) || fs::is_regular_file(there)) return {};
+  struct stat status {};
+  // A symbolic link is refused, too: rename() would replace the link and not the file that it names.
+  if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {};
   return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
                fmt::format("{} is not a regular file and is not replaced; give another path", path)};
+}
+
+Status create(const std::string& folder) {
+  errno = create_folders(folder);
+  return errno == 0 ? Status() : Status(system_error(folder, "cannot be created"));
 }
 
 // Creates a folder, accessible to its owner only, and the one above it. But if the folder in which they are created
 // belongs to another user (for example HOME under sudo), creates nothing, because that user could not use them.
 Status create_own_folder(const std::string& folder) {
-  std::error_code error;
-  if (fs::exists(folder, error)) return {};
-  fs::path above = fs::path(folder).parent_path();
-  if (!fs::exists(above, error)) above = above.parent_path();
+  if (is_file(folder)) return {};
+  std::string above = folder_of(folder);
+  if (!is_file(above)) above = folder_of(above);
   struct stat status {};
   if (::stat(above.c_str(), &status) != 0) return system_error(folder, "cannot be created");
   if (status.st_uid != ::geteuid()) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("{} belongs to another user, so {} is not created in it", above.string(), folder)};
+                 fmt::format("{} belongs to another user, so {} is not created in it", above, folder)};
   }
-  fs::create_directories(folder, error);
-  if (error) return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: {}", folder, error.message())};
+  TUTTI_TRY(create(folder));
   ::chmod(folder.c_str(), 0700);
   return {};
 }
@@ -173,7 +174,6 @@ std::string calibration_path(const std::string& file, const EnvironmentVariables
 }
 
 Result<std::optional<Parameters>> load_calibration(const std::string& file, const EnvironmentVariables& environment) {
-  std::error_code error;
   // A file that the user names in TUTTI_TUNE_FILE is used even if it was measured on other hardware.
   if (!file.empty()) {
     auto parameters = load_parameters(file);
@@ -183,10 +183,10 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
   // Check for the folder first: most machines do not have one, and then the hash is not needed, for which dozens of
   // files must be read.
   const std::string folder = calibration_folder(environment);
-  if (folder.empty() || !fs::is_directory(folder, error)) return std::optional<Parameters>();
+  if (folder.empty() || !is_folder(folder)) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();
   const std::string path = fmt::format("{}/{}.json", folder, hardware);
-  if (!fs::exists(path, error)) return std::optional<Parameters>();
+  if (!is_file(path)) return std::optional<Parameters>();
   auto parameters = load_parameters(path);
   if (!parameters) return parameters.error();
   if (parameters->hardware == hardware) return std::optional<Parameters>(*std::move(parameters));
@@ -196,9 +196,8 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
 
 Status store_calibration(const std::string& path, const Parameters& parameters) {
   TUTTI_TRY(check_replaceable(path));
-  std::error_code error;
-  const fs::path folder = fs::path(path).parent_path();
-  if (!folder.empty()) fs::create_directories(folder, error);
+  const std::string folder = folder_of(path);
+  TUTTI_TRY(create(folder));
   std::string temporary = path + ".XXXXXX";  // in the same folder, so that the rename stays within one file system
   const int fd = ::mkostemp(temporary.data(), O_CLOEXEC);
   if (fd < 0) return system_error(temporary, "cannot be made");
@@ -214,7 +213,7 @@ Status store_calibration(const std::string& path, const Parameters& parameters) 
 }
 
 Result<CalibrationLock> CalibrationLock::take(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
+  const std::string folder = folder_of(path);
   TUTTI_TRY(check_replaceable(path));
   TUTTI_TRY(create_own_folder(folder));
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

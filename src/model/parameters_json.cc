@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/paths.h"
 #include "model/parameters.h"
 #include "plan/formats/json.h"
 
@@ -383,10 +383,8 @@ Result<Parameters> parse_parameters(std::string_view json) {
 }
 
 Result<Parameters> load_parameters(const std::string& path) {
-  std::error_code unknown;
-  const auto status = std::filesystem::status(path, unknown);
   // Opening or reading a named pipe would block, so only regular files are read.
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+  if (is_file(path) && !is_regular_file(path)) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};
   }
   std::ifstream file(path, std::ios::binary);

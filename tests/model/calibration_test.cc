@@ -91,12 +91,12 @@ TEST_F(Calibration, DamagedAndForeignFilesAreToldAndNotUsed) {
 }
 
 TEST_F(Calibration, WhatCannotBeWrittenIsToldAndLeavesTheOldFile) {
-  const std::string path = (folder_ / "file" / "x.json").string();
-  std::ofstream(folder_ / "file") << "not a folder";
-  const Status stored = store_calibration(path, default_host_parameters(1));
+  const std::string file = (folder_ / "file").string();
+  std::ofstream(file) << "not a folder";
+  const Status stored = store_calibration(file + "/x.json", default_host_parameters(1));
   ASSERT_FALSE(stored.ok());
   EXPECT_EQ(stored.error().code, ErrorCode::kSystem);
-  EXPECT_THAT(stored.error().message, HasSubstr(path));
+  EXPECT_THAT(stored.error().message, HasSubstr(file + ": cannot be created (Not a directory)"));
 }
 
 // Times that are computed from known costs must give these costs again.

@@ -127,6 +127,12 @@ TEST_F(Tidy, RefusesAnIncludeOfNothing) {
   EXPECT_EQ(findings(), "include src/plan/plan.cc:2");
 }
 
+TEST_F(Tidy, RefusesFilesystemInTheLibraryOnly) {
+  append("src/plan/plan.cc", "#include <filesystem>\n");
+  append("tools/main.cc", "#include <filesystem>\n");
+  EXPECT_EQ(findings(), "filesystem src/plan/plan.cc:2");
+}
+
 TEST_F(Tidy, RefusesHeadersThatIncludeEachOther) {
   write("src/plan/step.h", "#pragma once\n#include \"plan/plan.h\"\n");
   append("src/plan/plan.h", "#include \"plan/step.h\"\n");

@@ -5,7 +5,7 @@
 #include <string>
 #include <tuple>
 
-#include "base/folder.h"
+#include "base/paths.h"
 
 namespace tutti {
 namespace {
