@@ -133,6 +133,9 @@ a_wrong_list_is_refused() {
   echo 'suite\.skips | no-gpu' >"$here/skips.txt"
   check
   expect 2 'skips.txt:1: not of the form'
+  echo '(outer::)?inner | no-gpu | no half of it is an expression' >"$here/skips.txt"
+  check
+  expect 2 "skips.txt:1: '\(outer' is not a regular expression"
 }
 # count LINES...: runs check-skips --tests with these minimum numbers of tests.
 count() {
