@@ -4,8 +4,8 @@
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
-  reliability:30 torch_suite:30 rdma_verbs:20 rdma_ucx:20 rdma_asan:20 asan_whole:30 tsan_calls:30 tsan_device:30
-  tsan_rest:20 fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
+  reliability:30 torch_suite:30 rdma_long:20 asan_whole:30 rdma_asan:20 tsan_calls:30 tsan_device:30 tsan_rest:20
+  fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -54,9 +54,8 @@ part_sweeps_set_up() { build dev && run_ctest dev -j "$(waiting)" -R "$set_up_sw
 part_sweeps_gpu() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -j "$(waiting)" -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
-# The RDMA tests that take too long in guests for the quick run.
-part_rdma_verbs() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -R verbs; }
-part_rdma_ucx() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long -E verbs; }
+# The RDMA tests that take minutes in a guest.
+part_rdma_long() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long; }
 # The verbs transport with a real RDMA stack and the address sanitizer, which checks for leaks at the end of every
 # process.
 part_rdma_asan() { prepare_rdma && build asan tests_rdma && run_ctest asan -R '^rdma\.verbs' -L '^rdma$'; }
@@ -65,16 +64,21 @@ repeats='CutLongMessages.*/(Shm[13-9]|Tcp[124-9]|Mixed[1-35-9]|Calls[13-9])'
 repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])'
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
+# Computations that take up to three minutes with a sanitizer: proofs of the largest plans, simulated faults from more
+# seeds, and second runs of programs with other numbers of hardware queues. Smaller ones of each kind remain. (A regular
+# expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
+computations='^Mutants\.AMissing|^Mutants\.OneCredit|^Mutants\.AnUnchecked|ProvesEveryAlgorithm|ProvesPlansThat'
+computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci|^Routes\.OfEvery'
+computations+='|^FaultSeeds\.[2-7]00|^FaultSeeds\.Every|_eight_queues$|_one_queue$'
+# How many tests of processes run at once with a sanitizer: they wait about half of the time.
+sanitized_processes() { echo $((2 * $(cores))); }
 part_asan_whole() {
-  # Left out as well: more seeds of the same simulation, and second runs of programs with eight hardware queues. Unit
-  # tests mostly wait, so more of them run at once.
-  local names="$repeats|^FaultSeeds\.(200|300|400|500|600|700|Every)|_eight_queues\$"
   build asan || return 1
-  run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$names"
-  run_ctest asan -LE "long|$not_sanitized|^units\$" -E "$names"
+  run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$repeats|$computations"
+  run_ctest asan -j "$(sanitized_processes)" -LE "long|$not_sanitized|^units\$" -E "$repeats|$computations"
 }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
-one_thread='\.(IsProved|HasNoMutant|MutationsAreRefused)|^FaultSeeds\.|^SurvivorSeeds\.'
+one_thread='\.IsProved|\.HasNoMutant|\.MutationsAreRefused|^FaultSeeds\.|^SurvivorSeeds\.'
 # Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
 # tests/device/unit and tests/device/calls run the same code with threads.
 tsan_calls=' bootstrap job membership engine selection communicator '
@@ -92,19 +96,20 @@ part_tsan_rest() {
     [[ "$tsan_calls device " == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
 }
-# Tests that take too long with the thread sanitizer, so only asan_whole runs them with a sanitizer: second runs of
-# programs with other numbers of hardware queues; BlockBudgetJobs, which have more ranks than the thread sanitizer can
-# run within their timeouts; and a call of nine ranks that takes minutes.
-slow_with_tsan='_eight_queues$|_one_queue$|^BlockBudgetJobs|DeviceVariableCalls.*/On000000000'
-# tsan_folder FOLDER: runs the tests of this folder, if there are any. A regular expression of ctest may have at most
-# nine pairs of parentheses. If one has more, run_ctest fails the part.
+# Tests that take too long with the thread sanitizer, so only asan_whole runs them with a sanitizer: BlockBudgetJobs,
+# which have more ranks than the thread sanitizer can run within their timeouts; a call of nine ranks that takes
+# minutes; sweeps over failures of three machines with fake GPUs; and calls with more ranks, GPUs or parts than others.
+slow_with_tsan='^BlockBudgetJobs|DeviceVariableCalls.*/On000000000|AcrossMachines.AFail|Windows.*With0With0With1'
+slow_with_tsan+='|^PiecesOfCalls.GiveTheBitsOfTheWhole|^StagedCalls.GiveTheBits|^DeviceVariableJobs.All'
+# tsan_folder FOLDER: runs the tests of this folder, if there are any.
 tsan_folder() {
-  local dir=build/tsan/$1 labels="long|$not_sanitized|emulated" names="$repeats|$one_thread|$slow_with_tsan"
+  local dir=build/tsan/$1 labels="long|$not_sanitized|emulated"
+  local names="$repeats|$computations|$one_thread|$slow_with_tsan"
   if has_tests "$dir" -L '^units$' -LE "$labels" -E "$names"; then
     run_ctest "tsan/$1" -j "$(waiting)" -L '^units$' -LE "$labels" -E "$names"
   fi
   if has_tests "$dir" -LE "$labels|^units\$" -E "$names"; then
-    run_ctest "tsan/$1" -LE "$labels|^units\$" -E "$names"
+    run_ctest "tsan/$1" -j "$(sanitized_processes)" -LE "$labels|^units\$" -E "$names"
   fi
 }
 # has_tests DIR ARGUMENTS...: whether ctest finds tests in DIR with these arguments.
@@ -118,7 +123,7 @@ has_tests() {
 part_fuzz_long() {
   local targets=(tests/fuzz/*_fuzzer.cc)
   targets=("${targets[@]#tests/fuzz/}")
-  fuzz "${targets[*]%.cc}" --seconds 90
+  fuzz "${targets[*]%.cc}" --seconds 60
 }
 
 # Verifies every algorithm for 2 to 64 ranks, and prints the number of mutated plans that were refused.
@@ -127,20 +132,21 @@ part_plans() {
   check build/release/bin/tutti verify --ranks 2..64 && tail -n 3 build/check.log
 }
 
-# All-reduce with every type and operation, and with counts that are not multiples of anything. Each run checks in
-# place and out of place.
+# All-reduce with every type and operation, with one to three elements and a count that is not a multiple of anything.
+# Each run checks in place and out of place.
 part_matrix() {
   build release tutti_tool || return 1
   local types=(int8:1 uint8:1 int32:4 uint32:4 int64:8 uint64:8 float8_e4m3:1 float8_e5m2:1 float16:2 bfloat16:2
     float32:4 float64:8)
-  local ranks memory type count bytes
+  local ranks memory type count one
   for ranks in 1 2 3 4 7 8 16; do
     for memory in plain registered; do
       for type in "${types[@]}"; do
-        for count in 1 2 3 1000003; do
-          bytes=$((count * ${type#*:}))
+        one=${type#*:}
+        for count in 3 1000003; do
+          # the sizes from -b in steps of -i: 1, 2, and 3 elements, or only 1000003
           check build/release/bin/tutti perf all_reduce --ranks "$ranks" --memory "$memory" -d "${type%:*}" -o all \
-            -b "$bytes" -e "$bytes" -n 1 -w 0 || true
+            -b $((count == 3 ? one : count * one)) -e $((count * one)) -i "$one" -n 1 -w 0 || true
         done
       done
       say "matrix: $ranks ranks, $memory: $passed passed, $failed failed so far"
