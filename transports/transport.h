@@ -121,9 +121,9 @@ class SendConnection {
   // use that slot for a new message before it has released the reply.
   virtual bool can_reply() const { return false; }
   virtual void send_reply(const Message& over, const CallTag& tag) { static_cast<void>(over), static_cast<void>(tag); }
-  // True if no rank and no device reads memory of this rank for an earlier message any more: for example because the
-  // receiver has released every message, because the operating system or the network library has copied or sent all the
-  // bytes, or because the connection has ended.
+  // True if no rank and no device reads memory of this rank, other than slots, for an earlier message any more: for
+  // example because the receiver has released every message, because the operating system or the network library has
+  // copied or sent all the bytes, or because the connection has ended.
   virtual bool drained() = 0;
   // True if every message that was sent is in shared memory, or was passed to the operating system, the network device
   // or the receiver. This process then need not do anything more for them. Stays false if the connection broke before

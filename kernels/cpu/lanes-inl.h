@@ -177,7 +177,7 @@ HWY_INLINE Pair<V> finished(Pair<V> value, std::uint32_t divisor) {
 
 // --- memory ------------------------------------------------------------
 
-// kStreamed: the stores bypass the caches. Their addresses must be aligned to kStreamAlignment.
+// kStreamed: the stores bypass the caches. Each stored block must begin at a multiple of kStreamAlignment.
 enum class StoreMode : std::uint8_t { kCached, kStreamed };
 
 // In bytes: the size of a cache line, and of the longest vector of all targets.

@@ -4,12 +4,12 @@
 //
 // Each type is written by the following side, and is in this memory:
 //
-//   Link          This rank's end of a connection. The host writes the addresses and sizes, and the block that runs the
-//                 channel writes the counters. In this rank's memory.
+//   Link          This rank's end of a connection. The host writes the addresses and sizes, and the block that uses the
+//                 connection writes the counters. In this rank's memory.
 //   Mailbox       Written by the rank at the other end of the connection: its progress, and the location of its output.
 //                 In this rank's memory, so that waiting does not read memory of another GPU.
-//   Envelope      Only for Protocol::kSimple: describes the message in a slot. Written by the sender, in the receiver's
-//                 memory.
+//   Envelope      Only for Protocol::kSimple and for sends and receives: describes a message. Written by the sender, in
+//                 the receiver's memory.
 //   ChannelState  The position of a channel. Written by the block that runs the channel, in this rank's memory.
 //   RankStatus    The abort flag and the ranks that have left, written by the host, and the first failure, written by
 //                 the device. In pinned memory or in device memory.
@@ -41,7 +41,7 @@ inline constexpr std::size_t kLineBytes = 128;
 
 struct alignas(kLineBytes) Mailbox {
   // In the mailbox of a sending end: the number of messages whose slots the receiver has given back. In the mailbox of
-  // a receiving end: the number of messages that the sender has posted (only with Protocol::kSimple).
+  // a receiving end: the number of messages that the sender has posted (not with LL and LL128).
   std::uint64_t counter = 0;
   // In the mailbox of a sending end: the receiver offers that this rank writes into its output, in the call whose first
   // message on this connection has the number offer_number - 1. The peer writes the two variables below first, and then
@@ -122,7 +122,7 @@ enum class Failure : std::uint8_t {
   kMisused =
       5,        // a call was started before the last one had ended, or a connection has fewer slots than the plan needs
   kClosed = 6,  // the message of the peer is in a window of the peer that is no longer mapped on this rank
-  kLeft = 7,    // for transfers: the peer has left before it has made its part
+  kLeft = 7,    // for transfers: the peer has left the communicator before it has sent or received this part
 };
 
 // The first failure of a rank. word() packs it into 64 bits, and of() unpacks it.

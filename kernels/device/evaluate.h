@@ -45,7 +45,8 @@ class Evaluator {
   TUTTI_DEVICE Shared& shared() const { return memory_.get(); }
   TUTTI_DEVICE const Call& call() const { return shared().call; }
 
-  // Calls that only sum have their own loop: function calls in the other loop would take registers; see reduce_sums().
+  // Calls that only sum have a loop of their own, because the function calls in the loop for all other calls would take
+  // registers that the unrolled loops of sums need; see reduce_sums().
   enum class Moves { kSums, kAny };
 
   // What is left to do for the current slice. kNone: nothing, because it has been saved, or the next one cannot begin.

@@ -1,6 +1,7 @@
 // CallTag: the arguments that must be the same on all ranks of one call. Messages between hosts carry the tag, and
 // every rank publishes the tag of its current collective on its status board. So if ranks disagree, the error can name
-// the argument and the rank that differ. (Mailboxes and messages between GPUs carry only a hash of the tag.) A value.
+// the argument and the rank that differ. (Mailboxes carry only a hash of the tag, and messages between GPUs only a
+// hash of its fields without `sequence` and `tile_bytes`.) A value.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,8 @@ enum class CallArgument : std::uint8_t {
 };
 inline constexpr CallArgument kLastCallArgument = CallArgument::kPermission;
 
-// The first argument in which the two tags differ; kNone if they are equal.
+// The first argument in which the two tags differ, in the order of CallArgument, except that kTileBytes is compared
+// last. kNone if they are equal.
 CallArgument first_difference(const CallTag& a, const CallTag& b);
 
 // Whether the call runs a user plan, which was passed to Communicator::use_plan().

@@ -171,7 +171,7 @@ std::vector<std::string_view> config_variable_names();
 struct ConfigValue {
   std::string_view name;               // one of config_variable_names()
   std::string text;                    // empty: the variable has no value and no default, or is a secret
-  std::optional<std::int64_t> number;  // set if the variable is a number
+  std::optional<std::int64_t> number;  // set if the variable is a number and has a value
   bool is_hidden = false;              // the variable is a secret, and has a value
 };
 

@@ -58,15 +58,17 @@ inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before i
 
 // One operation. The first cache line is written for every operation. The second one is written for exchanges, and for
 // a collective on the host whose length does not follow from its tag (a UserReduction, a v-variant, a segment of a long
-// call). The record of an exchange (a group of sends and receives) describes the first transfer of the exchange.
+// call). The record of an exchange (a group of sends and receives) describes the first transfer of the exchange, but
+// its field `bytes` counts all transfers: it is the larger one of all bytes sent and all bytes received, plus the bytes
+// that the rank copies from itself to itself.
 struct alignas(128) Record {
-  Word serial;              // 2 n for the n-th record of its ring, n = 1, 2, 3, ...; odd: being written
+  Word serial;              // 2 n for the n-th operation written to its ring, n = 1, 2, 3, ...; odd: being written
   Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers to, or those from, its peer
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
   Word extra_serial;        // equal to `serial` if the fields below are valid
-  Word bytes;               // the longer of input and output (of this segment), or of all sends and all receives
+  Word bytes;               // the longer of input and output (of this segment); for an exchange: see above
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
   Word unused[5];
 };

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t kFewestSpins = 10;
 constexpr std::uint32_t kFewestYields = 3;  // with 3 yields, the other threads of the core usually run once
-// The first probe follows after this many waits in which the thread slept. The number doubles after each failed probe,
-// up to kMaxProbeInterval. A successful probe resets it.
+// The first probe follows after this many waits that armed the doorbell (most of them also slept). The number doubles
+// after each failed probe, up to kMaxProbeInterval. A successful probe resets it.
 constexpr std::uint32_t kFirstProbeInterval = 16;
 constexpr std::uint32_t kMaxProbeInterval = 1024;
 // Length of the first sleep of a wait. It doubles with each further sleep of this wait, up to the caller's maximum.

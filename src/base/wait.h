@@ -94,7 +94,7 @@ class AdaptiveWaiter final : public Waiter {
   std::uint32_t yields_;
   bool probing_ = false;           // the next wait is a probe
   WaitLimits learnt_;              // values of spins_ and yields_ before the probe; used again if the probe fails
-  std::uint32_t slept_waits_ = 0;  // since the last probe: number of waits in which the thread slept
+  std::uint32_t slept_waits_ = 0;  // since the last probe: number of waits that armed the doorbell
   std::uint32_t probe_interval_;   // when slept_waits_ reaches this number, the next wait is a probe
 };
 

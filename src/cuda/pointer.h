@@ -19,7 +19,7 @@ constexpr bool is_of_device(MemoryKind kind) { return kind == MemoryKind::kDevic
 
 struct PointerInfo {
   MemoryKind kind = MemoryKind::kHost;
-  int device = -1;  // the device that owns the memory; -1 for kHost
+  int device = -1;  // the device that owns the memory; for kPinned, the device of `context`; -1 for kHost
   // The context in which the memory was allocated or registered. Null for kHost, and for mapped virtual memory, which
   // belongs to no context.
   CUcontext context = nullptr;

@@ -203,8 +203,8 @@ void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) 
 Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
   if (!has_data(call.kind)) return {};
   if (!call.variable) {
-    // The length of the blocks of all ranks together. Computed without a division, because every collective except the
-    // v-variants passes here.
+    // The length of the blocks of all ranks together. Computed without a division, because every collective with data
+    // passes here, except the v-variants.
     std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(call.count, element_bytes * caller.ranks, &bytes) || bytes > kMaxBytes) {
       return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",
@@ -365,8 +365,8 @@ Status check_exchange_overlap(const CheckedExchange& exchange) {
     add(own.to, own.bytes, true);
   }
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
-  // Of the blocks so far, in the order of their addresses: [0] the end of those that are read, [1] the end of those
-  // that are written.
+  // The loop visits the blocks in the order of their start addresses. [0]: the highest end address so far of a block
+  // that is read. [1]: the highest end address so far of a block that is written.
   std::array<const std::byte*, 2> furthest{};
   for (const Span& span : spans) {
     if (span.begin < furthest[span.written ? 0 : 1]) {

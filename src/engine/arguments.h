@@ -51,7 +51,8 @@ struct CheckedExchange {
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;
 
-  // The tag that stands for the whole exchange in error messages and recordings: that of its first transfer.
+  // The tag that stands for the whole exchange in error messages and recordings: that of its first transfer or, if
+  // there is no transfer, an empty tag of the kind kSendReceive.
   CallTag tag() const {
     if (!transfers.empty()) return transfers.front().tag;
     return {.kind = static_cast<std::uint8_t>(CollectiveKind::kSendReceive)};

@@ -32,7 +32,8 @@ class CollectiveTasks {
   // True if the transport has mailboxes, which short calls need.
   bool has_mailboxes() const { return marks_ != nullptr; }
   // True if select_single_copy() can be used for this plan without start(): the plan is the one that ran last with
-  // connections or by single copy, and no messages of a failed collective may remain to be dropped.
+  // connections or by single copy, and no collective has failed since the last start() with connections. (A failed
+  // collective may have left messages, which only start() drops.)
   bool may_start_single_copy(const BoundPlan& plan) const { return execution_plan_ == &plan && !last_failed_; }
   // Each of these two functions makes one task the running one and returns it, not started yet. The caller can then
   // call the functions of that class directly, which is faster than virtual calls. Requires mailboxes. Outside of

@@ -5,10 +5,11 @@
 // of all later exchanges. Any thread may call an engine.
 //
 // One thread at a time is the driver. If threads wait for operations, one of these threads drives, because it is
-// blocked anyway. A thread in test() drives for one poll. If no thread waits, the engine's own progress thread drives,
-// if operations were submitted in the background and the engine has not become idle since. The first submission of such
-// an operation starts the progress thread. The driver polls the operations. When nothing moves, it pauses as the
-// environment's Waiter determines, and from time to time it checks deadlines, abort(), and the peers' status boards.
+// blocked anyway. A thread in test() drives for one poll if no other thread drives. If no thread waits, the engine's
+// own progress thread drives, if operations were submitted in the background and the engine has not become idle since.
+// The first submission of such an operation starts the progress thread. The driver polls the operations, and each poll
+// checks whether abort() was called. When nothing moves, the driver pauses as the environment's Waiter determines, and
+// from time to time it checks deadlines and the peers' status boards.
 //
 // Engine is only the interface of these parts:
 //   EngineState     the mutex, and the state that it guards: the queue, the driver's role, the communicator's error
@@ -91,8 +92,9 @@ class Engine {
   // Breaks the communicator: the operations in progress end with kAborted or, if the communicator was broken before,
   // with the error that broke it. The peers are notified. Any thread may call this.
   void abort() noexcept { state_.failure.abort(state_.mutex); }
-  // Reports that this rank can no longer take part. The peers see the same as after abort(), and this rank's
-  // operations fail with `error`. No effect if the communicator is already broken. Any thread may call this.
+  // Reports that this rank can no longer take part. The peers are notified as by abort(), but for the collective in
+  // progress they see the code and the rank of `error` instead of kAborted. This rank's operations fail with `error`.
+  // No effect if the communicator is already broken. Any thread may call this.
   void fail(const Error& error) noexcept;
   // Call this after fail(). Waits until all operations in progress have ended, normally with the error that broke the
   // communicator, so that the engine no longer uses the callers' buffers.

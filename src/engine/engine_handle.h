@@ -1,7 +1,7 @@
-// EngineHandle: access to an engine for objects that may exist longer than the engine. Such objects are callbacks of
-// streams, which submit a call when the stream reaches it, and callbacks that a LaunchGroup calls when a GPU fails. The
-// handle has a mutex, which is locked before the engine's mutex. Any thread may use the handle, even one that must not
-// call the CUDA driver, because the functions of the handle do not call it.
+// EngineHandle: access to an engine for objects that may exist longer than the engine. Such objects are, for example,
+// callbacks of streams, which submit a call when the stream reaches it, and callbacks that a LaunchGroup calls when its
+// calls on GPUs have failed. The handle has a mutex, which is locked before the engine's mutex. Any thread may use the
+// handle, even one that must not call the CUDA driver, because the functions of the handle do not call it.
 #pragma once
 
 #include <memory>

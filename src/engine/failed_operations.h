@@ -25,7 +25,7 @@ class FailedOperations {
   // operation must end, and notifies the peers if it is a collective. Otherwise returns nothing.
   std::optional<Error> find_own_abort(const Operation& operation) const;
   // Makes the error with which the driver ends operations because of FailureState::abort() or abort_remaining(). Once
-  // broken() is set, it ends the remaining ones with the error that broke the communicator instead.
+  // broken() is set, the driver ends the remaining operations with the error that broke the communicator instead.
   static Error aborted_error(const Call& call);
   // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits until all
   // live ranks have published their arguments, but at most for kAllEnterNs, and not longer than the operation's

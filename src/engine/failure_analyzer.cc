@@ -57,7 +57,7 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
                    message.loss.lacked);
 }
 
-// The end of an error message "rank 1 gave it up (...)" that names the resource which that rank lacked; may be empty.
+// The end of an error message "rank 1 gave it up (...)": the resource or permission that rank 1 lacked; may be empty.
 std::string_view shortage(CallArgument lacked) {
   switch (lacked) {
     case CallArgument::kDescriptors:
@@ -83,7 +83,7 @@ std::string_view advice(CallArgument argument, bool callers_plan) {
 
 // Groups the ranks that have entered the call by the value that they passed for the first argument that differs. If
 // more than half of them passed the same value, the culprit is the lowest rank with another value. Otherwise it is
-// the lowest rank that differs from this rank. The message lists all values in both cases.
+// the lowest rank whose value differs from that of this rank. The message lists all values in both cases.
 std::optional<Diagnosis> FailureAnalyzer::mismatch(const Call& call) const {
   std::vector<std::pair<std::uint32_t, CallTag>> tags;
   CallArgument argument = CallArgument::kNone;

@@ -18,8 +18,9 @@
 namespace tutti {
 
 // How long an operation may wait without progress before a warning names the ranks that it waits for. Shorter waits
-// are normal, for example because one rank still reads data from a disk. A process that has not looked for a quarter of
-// this time is assumed to have been stopped. Its peers may have been on time, so the wait starts again.
+// are normal, for example because one rank still reads data from a disk. A process that has not checked its operations
+// for a quarter of this time is assumed to have been stopped. Its peers may have been on time, so the wait starts
+// again.
 inline constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
 
 std::string rank_list(const std::vector<std::uint32_t>& ranks);  // for example "rank 1" or "ranks 1, 2"
@@ -47,8 +48,8 @@ class FailureAnalyzer {
   std::optional<Diagnosis> mismatch(const Call& call) const;
   // The error for a message, or an access to memory, that has failed; see BadMessage.
   Diagnosis bad_message(const Call& call, const BadMessage& message) const;
-  // The error for a passed deadline. The message lists the missing ranks, and the ranks and messages for which this
-  // rank waits. If some ranks have not entered the call, `hint` is added.
+  // The error for a passed deadline. The message groups the peers by their progress in the call, and describes the
+  // events for which this rank waits. If some ranks have not entered the call, `hint` is added.
   Diagnosis timed_out(const Call& call, std::int64_t timeout_ms, CollectiveTask& running,
                       std::string_view hint = {}) const;
 

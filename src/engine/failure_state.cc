@@ -14,8 +14,8 @@ void FailureState::abort(std::mutex& mutex) noexcept {
   announce_abort();
   const std::scoped_lock lock(mutex);
   if (broken_) return;
-  // The text "aborted" is short enough for a std::string without an allocation. If there is memory, the next line
-  // replaces it.
+  // The text "aborted" is short enough for a std::string without an allocation. If there is memory, the last statement
+  // of this function replaces the text.
   broken_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1, "aborted"};
   runs_through([&] { broken_->message = "abort() was called on this communicator"; });
 }

@@ -34,9 +34,9 @@ class FailureState {
   // notifies the peers. Unlike abort(), does not set broken(). Hold the engine's mutex.
   void abort_remaining() noexcept;
 
-  // Notifies the peers that this rank makes no more calls because of an error or abort(), and wakes the driver. If
-  // the transport throws, for example because there is no memory, announce_again() tries again later. Any thread
-  // may call it.
+  // Notifies the peers that this rank makes no more calls because of an error, abort() or abort_remaining(), and wakes
+  // the driver. If the transport throws, for example because there is no memory, announce_again() tries again later.
+  // Any thread may call it.
   void announce_abort() noexcept;
   // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. Engine::submit() and
   // the engine's destructor call it.

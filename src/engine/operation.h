@@ -27,7 +27,9 @@ class OperationGuard {
   // call has failed. The operation then ends with an error that names this rank and contains the text of the returned
   // one, and the communicator is broken.
   virtual std::optional<Error> find_failure() = 0;
-  // Called once for each failed operation, when it has ended and before its stream continues.
+  // Called once for each failed operation, when it has ended and before its stream continues: by the driver or, if a
+  // stream's callback could not submit the operation, by that callback. Not called for an operation that no thread
+  // tries to submit, because its stream is lost or its communicator has failed before.
   virtual void failed(const Error& error) noexcept = 0;
 };
 

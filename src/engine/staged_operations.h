@@ -41,8 +41,9 @@ class StagedOperations {
   // sequence number of its own, and so their later calls would not match. Therefore the scope of `error` becomes
   // kCommunicator, and the peers are notified.
   void escalate_mismatch(const Operation& operation, Error& error);
-  // Call it at the end of each operation, in the order in which they end. Passes the result to the operation's
-  // guard and stream, if it has them.
+  // Call it at the end of each operation, in the order in which they end. Passes the result to the operation's stream,
+  // and an error also to its guard, if it has them. If call_has_failed() was the reason why the operation did not
+  // start, its stream gets dropped() instead of the result.
   void report_end(const Operation& operation, const Status& result) noexcept;
 
  private:

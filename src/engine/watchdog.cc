@@ -10,8 +10,8 @@ namespace {
 // How long a send or receive must look hopeless, without a break, before its exchange fails.
 constexpr std::int64_t kSuspicionNs = 100'000'000;
 // How long the data of a collective may take to arrive from a peer that has finished the call and sends nothing more,
-// because it has left or was lost, or because a later call broke its communicator. After that time without progress the
-// call fails.
+// because it has left or aborted, was lost or became unreachable, or because a later call broke its communicator. After
+// that time without progress the call fails.
 constexpr std::int64_t kLostNs = 2'000'000'000;
 // If the clock was not read for at least this time, and for at least a quarter of an operation's timeout, this process
 // is assumed to have been stopped.

@@ -1,8 +1,8 @@
 // Watchdog: checks the deadlines and the peers of the operations in progress, mainly while none of them makes
-// progress, and finds an operation that must fail because its deadline has passed, its stream is lost, a peer is gone
-// or has failed, or the ranks passed different arguments. It has no threads or locks. Only the engine's driver uses it,
-// except for set_beside_devices(), and for start() at the end of a short call (engine/short_calls.h), whose thread
-// holds the engine's mutex.
+// progress, and finds an operation that must fail because its deadline has passed, its stream is lost, its guard
+// (OperationGuard) reports a failure, a peer is gone or has failed, or the ranks passed different arguments. It has no
+// threads or locks. Only the engine's driver uses it, except for set_beside_devices(), and for start() at the end of a
+// short call (engine/short_calls.h), whose thread holds the engine's mutex.
 #pragma once
 
 #include <atomic>

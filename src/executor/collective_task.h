@@ -69,7 +69,8 @@ class CollectiveTask {
   virtual const std::optional<BadMessage>& bad_message() const = 0;
   // Describes the events for which the task waits, for error messages.
   virtual std::string waits_for() = 0;
-  // The ranks for which the task waits, each once, in ascending order.
+  // The ranks for which the task waits, each once, in ascending order. Can be empty if the task only waits until its
+  // own messages have been sent or read.
   virtual std::vector<std::uint32_t> waits_for_ranks() = 0;
 };
 

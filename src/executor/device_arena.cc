@@ -31,8 +31,8 @@ constexpr std::uint64_t kLeastSlot = 4096;
 // of them are enough for a PCIe link and for most of an NVLink link. Estimated.
 constexpr std::uint32_t kMostTransferConnections = 16;
 
-// The slot length, at least kLeastSlot, if the slots of `connections` connections to each peer should not need more
-// than `most_bytes` bytes in all.
+// The slot length: `slot_bytes`, or less if the slots of `connections` connections to each of the `peers` peers would
+// otherwise need more than `most_bytes` bytes in all, but always at least kLeastSlot.
 std::uint64_t shared_slot(std::uint64_t slot_bytes, std::uint64_t most_bytes, std::uint64_t peers,
                           std::uint64_t connections) {
   const std::uint64_t share = most_bytes / (peers * connections * kSlots) / kLeastSlot * kLeastSlot;

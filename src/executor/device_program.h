@@ -34,8 +34,8 @@ class DeviceProgram {
 
 // Packs the plan of `rank`. Also builds the plans of the peers, in order to find the chunk of a peer's output into
 // which a message can be delivered. Errors: kUnsupported if the plan exceeds a limit of the device (device::kMaxPorts
-// and the constants next to it), for example the number of ports of a channel, or if a step uses one connection more
-// than once.
+// and the constants next to it), for example the number of ports of a channel, if a step uses one connection more than
+// once, or if a message consists of several chunks (Step::run).
 Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t rank);
 
 // The device::Geometry of one call, and its tables. To use it on a device, the caller copies the tables to memory that

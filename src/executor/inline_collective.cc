@@ -130,7 +130,7 @@ void InlineCollective::copy(const std::byte* from, std::byte* to) const {
   if (from != to) std::memcpy(to, from, bytes_);
 }
 
-// Adds one block of each rank, in rank order. `first_byte`: the offset of the block in the payload of each rank.
+// Combines one block of each rank, in rank order. `first_byte`: the offset of the block in the payload of each rank.
 void InlineCollective::reduce(std::uint64_t first_byte) {
   const bool scaled = call_.op == ReduceOp::kPreMulSum;
   const kernels::Reduction reduction{.type = call_.type,

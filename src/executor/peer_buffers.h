@@ -75,7 +75,7 @@ class PeerBuffers {
     std::uint32_t by_plan;        // 1: this rank runs the plan
     std::uint32_t input_window;   // the window of the input, or a constant above; 0: not offered
     std::uint32_t output_window;  // the same for the output
-    std::int32_t cpu;             // the core on which the rank was running
+    std::int32_t cpu;             // the core on which the rank was running; 0 if the work has no shares
     std::uint64_t input_offset;
     std::uint64_t output_offset;
   };

@@ -10,8 +10,9 @@
 //                                       each other only twice. If ranks share a core, a rank in an all-reduce or reduce
 //                                       also does the shares of ranks that have advertised their memory but are not
 //                                       running. So the last rank to arrive need not wait until the others run again.
-//   broadcast, scatter, gather          Each rank copies most of its own block, and the root copies the rest of each
-//                                       block, so that all cores have the same amount of work.
+//   broadcast, scatter, gather          The root copies its own block. Each other rank copies most of its own block,
+//                                       and the root copies the rest of it, so that all cores have about the same
+//                                       amount of work.
 //   all-gather, all-to-all              Each rank copies the blocks that it needs.
 //
 // A SingleCopyCollective replaces the two-shot plan of an all-reduce and the direct plans of the other collectives,
@@ -103,8 +104,8 @@ class SingleCopyCollective final : public CollectiveTask {
   bool help(bool on_other_cores);
   bool all_hold();
   bool move_a_part();
-  // Copies each share of the output that another rank has computed from the long payload buffer of the rank to which
-  // the share belongs. The shares that this rank has computed are in its output already.
+  // Completes the output: for each share that another rank has computed, copies the result from the long payload buffer
+  // of the rank to which the share belongs. The shares that this rank has computed are in its output already.
   void fetch_output();
   bool all_finished();
 

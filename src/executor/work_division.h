@@ -57,9 +57,9 @@ class WorkDivision {
   // work if the blocks are long. A rank whose memory the root cannot use copies its whole block.
   std::uint64_t member_bytes() const;
 
-  // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs (at
-  // most kLongPayloadBytes). For longer inputs the plan is used, because messages move long values faster. The limit
-  // grows with the square of the number of ranks, because the number of messages of the plan does.
+  // Whether payload buffers replace memory that cannot be used. That is the case for reductions with short inputs. For
+  // longer inputs the plan is used, because messages move long values faster. The limit grows with the square of the
+  // number of ranks, because the number of messages of the plan does, but is never more than kLongPayloadBytes.
   bool uses_payload_buffers() const;
 
  private:

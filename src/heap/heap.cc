@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kFirstSegmentBytes = std::size_t{64} << 20;
-// If free pages use more memory than this, and more than a quarter of the blocks, memory is returned to the system
-// until they use at most half of this limit. glibc, too, keeps up to 64 MiB: twice the size from which on its blocks
-// are mappings of their own, which is at most 32 MiB.
+// The limit for the memory of free pages is this, or a quarter of the memory of the blocks if that is more. If free
+// pages use more, memory is returned to the system until they use at most half of the limit. glibc, too, keeps up to 64
+// MiB: twice the size from which on its blocks are mappings of their own, which is at most 32 MiB.
 constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 20;
 
 void report(std::string_view text) {
@@ -192,9 +192,9 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, bool zeroed) {
   return address(block.first);
 }
 
-// Makes all bytes of the block zero. If most of its pages were never used or were returned to the system, they have no
-// memory and are zero already. Writing zeros would give them memory, so in this case the memory of all its pages is
-// returned to the system.
+// Makes all bytes of the block zero. Only the pages of dirty_range need it. If most pages of this range were never used
+// or were returned to the system, they have no memory and are zero already. Writing zeros would give them memory, so in
+// this case the memory of all pages of the range is returned to the system, which makes them zero.
 void Heap::clear(const PageTable::Block& block) const {
   const KeepsErrno keeps_errno;
   const PageTable::Range range = block.dirty_range;

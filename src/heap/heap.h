@@ -42,7 +42,7 @@ class Heap {
   void* allocate(std::size_t bytes, std::size_t alignment, bool zeroed);
   // Whether `data` is an address in the range of the heap.
   bool contains(const void* data) const {
-    // 0 until the addresses are reserved; then start_ was stored before.
+    // reserved_bytes_ is 0 until the addresses are reserved. start_ is stored before it.
     const std::size_t bytes = reserved_bytes_.load(std::memory_order_acquire);
     return reinterpret_cast<std::uintptr_t>(data) - start_.load(std::memory_order_relaxed) < bytes;
   }
@@ -68,7 +68,9 @@ class Heap {
   struct Segment {
     PageTable::Range range;
     int fd = -1;
-    dev_t device = 0;  // with `inode`: identifies the memfd, in case the program closes the descriptor of another one
+    // `device` and `inode` identify the memfd. The program may close `fd`, and the number may then be that of another
+    // file.
+    dev_t device = 0;
     ino_t inode = 0;
     bool inherited =
         false;  // of the parent process: the blocks are private copies. It changes only in after_fork_in_child().
@@ -106,7 +108,8 @@ class Heap {
     return static_cast<std::uint32_t>((bytes + (std::size_t{1} << page_shift_) - 1) >> page_shift_);
   }
 
-  // Protects all members below. Without it, find() reads the segments below segment_count_ and the states of pages.
+  // Protects all members below, with two exceptions. The atomic members, and page_shift_ after the addresses were
+  // reserved, may be read without it. find() also reads the segments below segment_count_ and the states of pages.
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::atomic<pthread_t> owner_{0};  // the thread that has locked the mutex; 0: none
   int cancel_state_ = 0;             // of that thread, before it locked the mutex

@@ -21,7 +21,8 @@ struct HeapInterface {
   // in the child, so they are not found there.
   bool (*find)(const void* data, std::size_t bytes, HeapSegment& segment);
   // Returns a new descriptor of the segment's memfd, which the caller must close. -1: no descriptor is left, the
-  // program has closed that of the heap, or there is no such segment in this process.
+  // program has closed the heap's descriptor of the memfd, no segment has this number, or this process is a forked
+  // child and the segment is from before the fork.
   int (*open_segment)(std::uint32_t number);
   // Why the heap serves no blocks. Null if there is no reason, or before the first block is allocated. The string is
   // never freed.

@@ -1,8 +1,8 @@
 // The functions that libtutti_heap.so exports: those of malloc(), which a program calls instead of the C library's if
 // it loads the library with LD_PRELOAD, and the same for NumPy, which works without LD_PRELOAD. Blocks of at least
-// kLeastBlockBytes come from the heap. All others come from the allocator that the program would have without this
-// library ("the next one"): that of the C library, or jemalloc or tcmalloc if the program uses one of them as a shared
-// library.
+// kLeastBlockBytes come from the heap, if it can serve them. All others come from the allocator that the program would
+// have without this library ("the next one"): that of the C library, or jemalloc or tcmalloc if the program uses one of
+// them as a shared library.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -28,9 +28,9 @@
 
 namespace {
 
-// From this size on, blocks come from the heap. Shorter messages are copied anyway, because a copy costs less than the
-// signals between ranks that a collective without copies needs. A block uses whole pages of 4 KiB, so it wastes at most
-// an eighth.
+// From this size on, blocks come from the heap if it can serve them. Shorter messages are copied anyway, because a copy
+// costs less than the signals between ranks that a collective without copies needs. A block uses whole pages of 4 KiB,
+// so it wastes at most an eighth.
 constexpr std::size_t kLeastBlockBytes = 32 * 1024;
 
 constinit tutti::Heap heap;  // never destroyed: it has a trivial destructor

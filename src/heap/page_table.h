@@ -1,6 +1,6 @@
 // PageTable: divides the pages of an address range into blocks. It only keeps accounts; it never touches the pages.
 //
-// Each page belongs to an extent: a block that was allocated, or a free extent. Free extents that touch are merged at
+// An extent is a run of pages: a block that was allocated, or a free extent. Free extents that touch are merged at
 // once. They are kept in lists by size ("two-level segregated fit": Masmano, Ripoll, Crespo and Real, "TLSF: a new
 // dynamic memory allocator for real-time systems", ECRTS 2004), so that allocate() and release() never search a list of
 // unbounded length. Pages in no extent separate the segments of a heap, so that no block crosses from one segment into
@@ -51,13 +51,13 @@ class PageTable {
   // Adds a free extent of clean pages. The page before and the page behind it become separators (kNone), so they must
   // exist and must not be in an extent. Takes constant time, so that a large segment costs nothing until it is used.
   void add(Range range);
-  // Forgets all free extents, without changing the states of their pages. The blocks remain. The functions below must
-  // not be called for blocks next to a forgotten extent, except remove().
+  // Forgets all free extents, without changing the states of their pages. The blocks remain. resize() and release()
+  // must not be called for a block next to a forgotten extent; remove() and length() may.
   void drop_free_extents();
 
   // Allocates a block of `count` > 0 pages, whose first page is a multiple of `alignment` (a power of two). It needs a
   // free extent of n = count + alignment - 1 pages. It can miss extents of n to 9/8 n pages, but never longer ones.
-  // The time of a call grows in proportion to `count`.
+  // The time of a call grows in proportion to `count` + `alignment`.
   Block allocate(std::uint32_t count, std::uint32_t alignment);
   // Changes the length of a block to `count` > 0 pages without moving it. Returns false if the pages behind it are not
   // free. Pages that are cut off become free and dirty.

@@ -11,7 +11,7 @@ namespace tutti {
 
 struct MachineChoices {
   // An all_reduce of at most this many bytes uses one_shot, and a longer one two_shot. 0: always two_shot. (With more
-  // than 256 ranks, an all_reduce uses other algorithms.)
+  // than 256 ranks, an all_reduce uses other algorithms, unless it must combine the inputs in rank order.)
   std::uint64_t one_shot_bytes = 0;
   // With TUTTI_ATTACH=auto: if each rank copies at least this many bytes from or to another rank, ranks use each
   // other's ordinary memory by system calls. Otherwise they send messages. 0: they always send messages.

@@ -5,7 +5,8 @@
 // equal length. Except at the end of the block, lengths are multiples of an alignment unit: the largest number of whole
 // elements that fits into 64 bytes, but at least one element. The chunks of one tile differ by at most one alignment
 // unit, before the last chunk with data is cut off at the end of the block. All tiles are equally long, except that the
-// last tile may be shorter, and its last chunks may be empty. No chunk is longer than `max_chunk_bytes`.
+// last tile may be shorter. If a tile has fewer alignment units than chunks, its last chunks are empty. No chunk is
+// longer than `max_chunk_bytes`.
 #pragma once
 
 #include <cstddef>

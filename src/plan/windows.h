@@ -22,14 +22,14 @@
 // Scratch memory belongs to one rank and is never mapped by another. So it is neither published nor a target of a
 // push.
 //
-// If the steps of a message select publish or push, but the rule cannot be followed at run time, the next rule of
-// the list that the steps allow applies. A publish requires that the sender's source is mapped, and that the call
-// does not modify the value (it has no factor by which inputs are multiplied, and the step does not divide for an
-// average). If the sender's call is in place, it also requires PlanShape::windows_in_place. A push requires that
-// the receiver's sink is mapped. If the receiver's call is in place, it also requires PlanShape::windows_in_place.
-// The verifier assumes that a message may use any of the rules that are possible for it. So every mixture of
-// mapped and unmapped buffers, and of in-place and out-of-place ranks, is proved. docs/verifier.md explains why
-// that is enough.
+// If the steps of a message select publish or push, but the rule cannot be followed at run time, the next rule of the
+// list that the steps allow applies. A publish requires that the sender's source is mapped, that the value has at least
+// kLeastPublished bytes, and that the call does not modify the value (it has no factor by which inputs are multiplied,
+// and the step does not divide for an average). If the sender's call is in place, a publish also requires
+// PlanShape::windows_in_place. A push requires that the receiver's sink is mapped. If the receiver's call is in place,
+// a push also requires PlanShape::windows_in_place. The verifier assumes that a message may use any of the rules that
+// are possible for it. So every mixture of mapped and unmapped buffers, and of in-place and out-of-place ranks, is
+// proved. docs/verifier.md explains why that is enough.
 #pragma once
 
 #include <cstdint>

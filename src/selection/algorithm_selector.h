@@ -93,9 +93,10 @@ class AlgorithmSelector {
     std::vector<Prediction> predictions{};  // the fastest first; empty if there are none
   };
 
-  // Selects the algorithm of a call. Only one thread at a time may call this. query.memory is ignored, because the
-  // communicator's setting is used. The root does not affect the result. If the tuner decides, the first call for a
-  // collective type and a power of two of bytes may run it, and later calls look the result up in a table.
+  // Selects the algorithm of a call. Only one thread at a time may call this. query.memory and query.one_shot_bytes are
+  // ignored, because the communicator's settings are used. The root does not affect the result. If the tuner decides,
+  // the first call for a collective type and a power of two of bytes may run it, and later calls look the result up in
+  // a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
   // Whether all ranks are on one machine and share memory.
   bool shares_memory() const { return !tuner_decides(); }
@@ -103,8 +104,8 @@ class AlgorithmSelector {
   bool has_rule(const Collective& collective, const SelectionQuery& query) const {
     return overridden(collective, query).has_value();
   }
-  // The next power of two, but at most 2^48. If the tuner decides, choose() makes one selection for all numbers of
-  // bytes with the same result, unless a rule of TUTTI_TUNE applies.
+  // The smallest power of two that is at least `bytes`, but not more than 2^48. If the tuner decides, choose() makes
+  // one selection for all numbers of bytes with the same result, unless a rule of TUTTI_TUNE applies.
   static std::uint64_t rounded_up_bytes(std::uint64_t bytes);
   // Makes the selection that choose() makes for a call on host memory, and returns it with all predictions. Slow if
   // there is a tuner, because it runs the tuner.

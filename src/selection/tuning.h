@@ -39,13 +39,16 @@ struct Tuning {
 // function, because only the rules and costs of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
-// Adds choices to the file at `path`, calibration_path() without a file of the user, if it has none for such ranks. If
-// the file does not exist, it is created with these choices and without costs. Errors: kInvalidArgument if the file has
-// too many choices already, and the errors of load_calibration() and store_calibration().
+// Adds `choices` to the tuning file of this machine, unless the file already has choices for such ranks
+// (has_choices()). `path` must be the path of this file: calibration_path("", environment), and not a path that the
+// user has chosen. If the file does not exist, it is created with these choices and without costs. Errors:
+// kInvalidArgument if the file has too many choices already, and the errors of load_calibration() and
+// store_calibration().
 Status add_choices(const std::string& path, const RankChoices& choices, const EnvironmentVariables& environment);
 
 // The choices for a communicator of `ranks` ranks that share `cores` cores: those of rank 0's file, also if the
-// communicator's machine is another one. `tuning` may be null, as in tests without set-up; then they are the defaults.
+// communicator's machine is another one, or default_choices() if the file has none for such ranks. `tuning` may be
+// null, as in tests without set-up; the result is then also default_choices().
 MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32_t cores);
 
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id of the communicator

@@ -26,7 +26,7 @@ class MemoryMonitor {
   using Cursor = std::uint64_t;  // a position in the sequence of ended ranges: the number of ranges before it
 
   // Returns null if the system does not support userfaultfd or does not permit it (seccomp in some containers), if no
-  // thread could be started for it, or in a forked child. Thread-safe.
+  // thread could be started for it, or in a child that was forked after the first call. Thread-safe.
   static std::shared_ptr<MemoryMonitor> shared();
 
   // Starts to report when memory in [begin, end) is returned or gets other pages ("ends"). `begin` and `end` must be
@@ -38,8 +38,8 @@ class MemoryMonitor {
   // The cursor for gone_since() that excludes everything recorded until now.
   Cursor now() const { return recorded_.load(std::memory_order_acquire); }
   // Calls `gone` for each range that ended since `cursor`, and advances the cursor. Everything that ended before
-  // this call is included. Returns false if ranges were lost because too many have ended; then any memory may have
-  // ended. Thread-safe, if each caller has its own cursor.
+  // this call is included. Returns false if too many ranges have ended to report each of them; then any memory may
+  // have ended. Thread-safe, if each caller has its own cursor.
   bool gone_since(Cursor& cursor, const std::function<void(std::uintptr_t begin, std::uintptr_t end)>& gone);
 
  private:

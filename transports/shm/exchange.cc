@@ -185,8 +185,8 @@ std::uint32_t InProcessExchange::share(const std::shared_ptr<Mapping>& mapping, 
   return id;
 }
 
-// All ranks of the process use one mapping of memory from Mapping::create(). Adopted memory belongs to the user, who
-// may free it while a peer still reads it. Each peer therefore gets its own view of adopted memory.
+// All ranks of the process use one mapping of memory from Mapping::create() or Mapping::lend(). Adopted memory belongs
+// to the user, who may free it while a peer still reads it. Each peer therefore gets its own view of adopted memory.
 std::shared_ptr<Mapping> InProcessExchange::find(std::uint32_t peer, std::uint32_t id) {
   auto mapping = relay_->find(peer, id);
   const std::scoped_lock lock(mutex_);

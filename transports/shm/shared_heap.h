@@ -8,8 +8,8 @@
 
 namespace tutti {
 
-// The interface of the heap. Null if this process has not loaded libtutti_heap.so. It searches the symbols of the
-// process, which is too slow for each call.
+// Returns the interface of the heap, or null if this process has not loaded libtutti_heap.so. This function searches
+// the symbols of the process. That is too slow for every collective call, so keep the result.
 const HeapInterface* find_shared_heap();
 
 // Why blocks of malloc() do not come from the heap, although it was loaded with LD_PRELOAD. Empty if they do, or if it

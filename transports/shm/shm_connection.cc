@@ -120,7 +120,7 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       continue;
     }
     // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
-    // up, and its status board contains the reason.
+    // up. If `call` is a collective, the status board of the peer then contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {

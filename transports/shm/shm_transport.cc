@@ -20,7 +20,8 @@ class ShmWindow final : public Window {
   ~ShmWindow() override {
     if (getpid() != process_) return;  // a copy in a forked child must not free the pages of the rank
     runs_through([this] { table_->erase(id_); });
-    // Frees the pages, although peers may keep their mapping for a while. Adopted pages become private again instead.
+    // Frees the pages, although peers may keep their mapping for a while. Adopted pages become private again instead,
+    // and lent pages stay as they are.
     mapping_->retire();
   }
   std::byte* data() const override { return mapping_->data(); }
@@ -161,7 +162,8 @@ Result<std::unique_ptr<ShmTransport>> ShmTransport::create(std::uint32_t rank, c
   for (std::uint32_t peer = 0; peer < shape.ranks; ++peer) {
     transport->processes_.push_back(peer == rank ? transport->process_ : exchange->process_of(peer));
   }
-  // A segment of a heap has many more addresses than memory.
+  // To map a segment of a heap, a process needs many more addresses than the blocks of the segment occupy. So no rank
+  // offers its heap if the addresses of this process are limited.
   if (is_limited(RLIMIT_AS)) transport->refuse_heaps();
   return transport;
 }

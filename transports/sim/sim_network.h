@@ -14,7 +14,8 @@
 
 namespace tutti {
 
-inline constexpr std::byte kEndedMemory{0xdd};  // memory of an ended window of a live rank is filled with this value
+// When an allocated window of a live rank ends, its memory is filled with this value.
+inline constexpr std::byte kEndedMemory{0xdd};
 
 struct SimEnvironment::Network {
   struct Packet {

@@ -222,8 +222,8 @@ class SimWindow final : public Window {
       : environment_(environment), network_(*environment.network_), rank_(rank), bytes_(bytes), adopted_(data) {
     network_.windows[data] = bytes;
   }
-  // The memory is kept, so that late writes of peers are detected (late_stores()). If the process is dead, peers may
-  // still write to the memory as long as they map it.
+  // Memory of an allocated window is kept, so that late writes of peers are detected (late_stores()). If the process is
+  // dead, peers may still write to the memory as long as they map it.
   ~SimWindow() override {
     network_.windows.erase(data());
     network_.memory_left += memory_.size();

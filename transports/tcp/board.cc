@@ -14,10 +14,11 @@ namespace {
 
 // A rank that is still in a call this long after its first wait in that call sends its state to the peers.
 constexpr std::int64_t kLateNs = 50'000'000;
-// How long leave() and abort() wait for a failure or an abort to be sent. An encrypted connection can send only after
-// the peer's process has answered its handshake, and on a busy machine that process may not run for a while. So, with
-// encryption, leave() waits for kEncryptedFlushLimitNs (but not for the rank that caused the failure). abort() does
-// not, because its caller wants to continue. But if another thread is in leave(), abort() first waits for that thread.
+// How long leave() and abort() wait, at most, for a failure or an abort to be sent. An encrypted connection can send
+// only after the peer's process has answered its handshake, and on a busy machine that process may not run for a while.
+// So, with encryption, leave() waits for kEncryptedFlushLimitNs, but for the rank that caused the failure only for
+// kFlushLimitNs. abort() waits only for kFlushLimitNs, because its caller wants to continue. But if another thread is
+// in leave(), abort() first waits for that thread.
 constexpr std::int64_t kFlushLimitNs = 100'000'000;
 constexpr std::int64_t kEncryptedFlushLimitNs = 1'000'000'000;
 constexpr std::int64_t kRetryIntervalNs = 100'000'000;  // shortest time between two attempts to connect to a peer

@@ -22,8 +22,8 @@ constexpr std::int64_t kReadOnNs = 500'000'000;
 // connection to it, so that it notices if the peer has exited.
 constexpr std::int64_t kAbsentNs = 50'000'000;
 
-// Returns the result of `step`. Returns true if `step` threw an exception because memory has run out, so that no caller
-// waits for something that will not happen.
+// Returns the result of `step`. Returns true if `step` threw an exception, usually because memory has run out, so that
+// no caller waits for something that will not happen.
 template <class Step>
 bool unless_starved(Step&& step) {
   bool done = true;

@@ -167,11 +167,11 @@ class TcpLinks {
   struct Peer {
     PeerBoard board;
     bool close_received = false;
-    // When note_reply() first recorded an end without a close frame, a refusal or invalid data; 0: it has not. pump()
-    // moves this time and the next two forward if it was not called for long.
+    // When note_reply() first recorded a refusal, invalid data, or an end without a close frame; 0: it has not. pump()
+    // moves this time and the next two forward if pump() was not called for long.
     std::int64_t ended_since_ns = 0;
-    // When a connection on which this rank sends messages to the peer first ended without a close frame or a refusal,
-    // possibly before the peer accepted it; 0: none has.
+    // When a connection on which this rank sends messages to the peer first ended without a close frame, a refusal or a
+    // sign of tampering, possibly before the peer accepted it; 0: none has.
     std::int64_t unanswered_since_ns = 0;
     // When the peer did not accept a control connection of this rank, or such a connection ended without a close frame
     // or a refusal and without an error of the network; 0: that has not happened. The peer may have left properly,

@@ -66,8 +66,8 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == 88 && alignof(Preamble) == 8);
 
-// HMAC-SHA-256, with the key of the job, of a fixed label and of all fields before `proof`, including the nonce of the
-// listener.
+// The first 16 bytes of the HMAC-SHA-256, with the key of the job, of a fixed label and of all fields before `proof`,
+// including the nonce of the listener.
 Tag proof_of(const Preamble& preamble, const Key& key);
 // Derives the TLS key of the connection that begins with this preamble. `key` is the key of the job.
 Key key_of_connection(const Preamble& preamble, const Key& key);

@@ -61,7 +61,8 @@ class UcxEndpoints {
   void close_all(std::int64_t timeout_ns);
   // False if some endpoint cannot detect the failure of its peer. Such endpoints cannot be closed by force either.
   bool detects_failures() const { return !no_failure_detection_; }
-  bool busy() const;  // True if UCX has not completed all requests of this rank.
+  // True if UCX has not completed all requests of this rank, or if a message was not passed to UCX yet.
+  bool busy() const;
 
   std::optional<std::string> broken(std::uint32_t rank);  // see DataPath::broken()
   std::string troubles() const;

@@ -129,10 +129,11 @@ void UcxSender::settle() {
 
 // ---- slots of the receiver ----
 
-// A correct peer sends at most one advertisement for each lane, and it is well-formed. A malformed one, or a second one
-// after one that was kept, makes the lane corrupt. The advertisement is ignored if this rank does not write into slots
-// of the peer, or if UCX only announces the data of the advertisement (rendezvous, because of UCX_RNDV_THRESH). Long
-// messages are then still sent as active messages.
+// A correct peer sends at most one advertisement for each lane, after a message of this rank, and it is well-formed. A
+// malformed one, one that arrives before this rank is connected to the peer, or a second one after one that was kept
+// makes the lane corrupt. The advertisement is ignored if this rank does not write into slots of the peer, or if UCX
+// only announces the data of the advertisement (rendezvous, because of UCX_RNDV_THRESH). Long messages are then still
+// sent as active messages.
 void UcxSender::take_offer(UcxLane& lane, const void* data, std::size_t bytes, std::uint64_t how) {
   const bool first = lane.key == nullptr && lane.offered.empty();
   if (!first || bytes <= sizeof(UcxSlotsOffer) || bytes > sizeof(UcxSlotsOffer) + kMostUcxKey ||

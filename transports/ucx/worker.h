@@ -72,7 +72,8 @@ class UcxWorker {
   void push_status() { links_->pusher().push_now(); }
   std::int64_t now_ns() { return clock_.now_ns(); }
 
-  // Lets UCX make progress, and does the work that its callbacks have queued. The functions below call it.
+  // Lets UCX make progress, and does the work that its callbacks have queued. next(), pump() and drain(), among others,
+  // call it.
   void progress();
   // For the path; see DataPath.
   void pump();
@@ -99,8 +100,9 @@ class UcxWorker {
   UcxEndpoints endpoints_;
   UcxSender sender_;
   UcxReceiver receiver_;
-  std::uint64_t refused_ = 0;  // messages that were dropped because their header is wrong: length, key, rank or lane
-  bool ending_ = false;        // everything that arrives from now on is dropped
+  // Messages that were dropped because their header is wrong: its length, magic, key, rank or lane.
+  std::uint64_t refused_ = 0;
+  bool ending_ = false;  // everything that arrives from now on is dropped
 };
 
 }  // namespace tutti

@@ -20,7 +20,7 @@ Arrival VerbsReceiveConnection::arrival(const CallTag& call, std::span<std::byte
       if (number_ != kPointToPointLane) links_.note_call(peer_, header->tag);
     }
     // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
-    // up, and its status board contains the reason.
+    // up. If `call` is a collective, the status board of the peer then contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence == call.sequence) {
       if (header->tag == call) return lane_->outputs().is_in_bounds(*header) ? Arrival::kMessage : Arrival::kCorrupt;

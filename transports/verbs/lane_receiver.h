@@ -26,7 +26,8 @@ class LaneReceiver {
         whole_(options.slots, false) {}
 
   // Records that one of the `parts` parts of a message has arrived in `slot`. Returns the header if the message is now
-  // complete, and nothing otherwise. A slot that cannot be in use makes the lane corrupt.
+  // complete, and nothing otherwise. The lane becomes corrupt if there is no such slot, or if the slot still contains a
+  // complete message that was not released.
   std::optional<LaneHeader> take_part(std::uint32_t slot, std::uint32_t parts);
 
   bool has_message() const { return front_ || whole_[released_ % options_.slots]; }

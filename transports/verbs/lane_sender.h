@@ -40,8 +40,8 @@ class LaneSender {
   void send_pinned(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes, const CallTag& tag);
   // Directs the next message to `offset` in the output that the peer advertises for `call`. If that message turns out
   // to be shorter than kVerbsMinDirectBytes, or does not fit into the output, it goes into a slot all the same. Returns
-  // false if the peer does not advertise an output of `output_bytes` bytes (any more), if its descriptor has not
-  // arrived yet, or if `offset` is behind its end.
+  // false if the peer does not advertise an output of `output_bytes` bytes (any more), if the descriptor of the output
+  // has not arrived yet, or if `offset` is greater than `output_bytes`.
   bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset);
   // Call it after aim() has returned true. See SendConnection::send_aimed().
   std::uint64_t send_aimed(std::span<const std::byte> whole, const std::byte* data, std::uint64_t bytes,

@@ -26,7 +26,8 @@ std::int64_t tries_last_ns(const VerbsSettings& settings) {
   return (kUnitNs << settings.timeout) * (settings.retries + 1);
 }
 
-// The maker of the VerbsPaths of one rank. It owns the ports of the rank and keeps their devices open.
+// Makes the VerbsPaths of one rank, or of all ranks of one create_all(). It has the list of their ports, and keeps the
+// devices of these ports open.
 class VerbsMaker final : public DataPathMaker {
  public:
   VerbsMaker(VerbsSettings settings, std::vector<VerbsPort> ports, std::vector<std::shared_ptr<VerbsDevice>> devices)

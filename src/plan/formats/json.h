@@ -16,8 +16,8 @@ struct PlanFile {
   // name and comment must satisfy is_label(). Empty: the file has no name, or no comment.
   std::string name{};
   std::string comment{};
-  // Set by parse_plan(). False: the text has no field "windows_in_place", so the plan has the default value of
-  // PlanShape::windows_in_place, and the caller may choose another one.
+  // False: the plan has the default value of PlanShape::windows_in_place, and the caller may choose another one. This
+  // is so if parse_plan() found no field "windows_in_place" in the text, or if PlanBuilder has made the plan.
   bool says_windows_in_place = true;
 
   bool operator==(const PlanFile&) const = default;
@@ -36,8 +36,8 @@ std::string to_json(const PlanFile& file);
 // message of an error begins with its position, if there is one: "line 3, column 7" if the text is not JSON, and
 // otherwise the path of the field, "ranks[2].channels[0].steps[5].receive[0].peer: ...". For usual plans, needs at most
 // about 10 times as much memory as the text; PlanLimits bounds the memory for all others. Errors: kInvalidPlan;
-// kUnsupported if the version of the format is unknown, or if the text or a list is longer than PlanLimits
-// (tutti/plan.h) allows.
+// kUnsupported if the version of the format is unknown, or if the text, a list, or the number of steps, messages or
+// waits of the plan is larger than PlanLimits (tutti/plan.h) allows.
 Result<PlanFile> parse_plan(std::string_view text);
 
 }  // namespace tutti

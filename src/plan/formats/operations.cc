@@ -188,7 +188,8 @@ class RankWriter {
   const PlanShape& shape_;
   const RankPlan& plan_;
   std::vector<Operation> operations_;
-  // index of the operation of each step in this tile, indexed by channel, step; kNone: not added
+  // index of the latest operation of each step, indexed by channel, step: that of this tile, or, if the step was not
+  // yet added in this tile, that of the previous tile; kNone: there is none
   std::vector<std::vector<std::uint32_t>> steps_;
   // index of the operation of each step in the previous tile, indexed by channel, step; all kNone in the first
   // tile

@@ -103,7 +103,8 @@ std::string step_fault(const PlanShape& shape, std::uint32_t rank, const Channel
   }
   if (step.completes > 1) return fmt::format("completes is {}, not 0 or 1", step.completes);
   // The executor takes the length of each value from the local operand or from the output chunk to which it is stored.
-  // In a run that has neither, the lengths are known only if all chunks are equally long, so there is one per block.
+  // In a run that has neither, the lengths are known only if all chunks are equally long, so every block must consist
+  // of one chunk.
   if (step.run > 1 && !local && step.sink.space != Space::kOutput && shape.chunks != 1) {
     return "receives a run without a local operand, and does not store it to the output: a block must have one chunk "
            "then";
