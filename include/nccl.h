@@ -463,9 +463,9 @@ ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclCo
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
 
 // ---- Groups ---------------------------------------------------------------------------------------------------------
-// Each thread has a group of its own. Between ncclGroupStart() and ncclGroupEnd(), the thread's collectives, sends,
-// receives, one-sided calls and functions that create communicators are collected, on any number of communicators.
-// Groups may be nested: the outermost ncclGroupEnd() runs the collected calls.
+// Each thread has a group of its own. Between ncclGroupStart() and ncclGroupEnd() it collects the thread's collectives,
+// sends, receives and one-sided calls, and its calls that register windows or that create, finalize, suspend or resume
+// communicators (but not ncclCommInitAll()). In nested groups the outermost ncclGroupEnd() runs the collected calls.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
@@ -478,7 +478,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------
 // Access by name to the settings of the library: the NCCL_* variables that it uses, and all TUTTI_* variables, with the
-// values in effect. The library owns all returned pointers.
+// values in effect. (ncclInvalidArgument instead of the value of a secret.) The library owns all returned pointers.
 
 // The handle is valid until the process exits.
 ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key);
@@ -503,7 +503,7 @@ ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t* out);
 ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 
-// The string is valid until this thread calls the same function again.
+// The string is valid until this thread calls the same function again or ends.
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
 
@@ -513,12 +513,12 @@ ncclResult_t ncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 ncclResult_t pncclParamGet(ncclParamHandle_t h, void* out, int maxLen, int* len);
 
 // Returns the value of the setting with the name `key`, as a text of valueLen bytes. The text is valid until this
-// thread calls the same function again.
+// thread calls the same function again or ends.
 ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* valueLen);
 ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* valueLen);
 
 // Returns an array of tableLen names: those of the NCCL_* variables, and with NCCL_PARAM_DUMP_ALL=1 also those of the
-// TUTTI_* variables. The array is valid until this thread calls the same function again.
+// TUTTI_* variables. The array is valid until this thread calls the same function again or ends.
 ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 ncclResult_t pncclParamGetAllParameterKeys(const char*** table, int* tableLen);
 

@@ -35,8 +35,8 @@ struct DataConfig {
   std::string name = {};    // "fashion-mnist", "text" or "generated"; empty: the usual one, see `text`
   std::string folder = {};  // empty: the folder of the Debian package
   bool text = false;        // true: the model reads text (usual set: text); false: images (fashion-mnist)
-  // Number of training samples to use, from the beginning of the set. 0: all, or 4,096 if the data are generated. The
-  // number of test samples does not depend on it, except with generated text.
+  // Number of training samples to use, from the beginning of the set. 0: all, or 4,096 generated images, or slightly
+  // more windows of generated text. The number of test samples does not depend on it, except with generated text.
   std::int64_t samples = 0;
   std::uint64_t seed = 1;  // seed of the generated data
 };

@@ -212,8 +212,8 @@ class PatchEmbedding : public Layer {
 
 enum class Pool : std::uint8_t { kNone, kMean };
 
-// The last layer of a transformer: a layer norm and a linear layer. With kMean the outputs of all positions are
-// averaged first, because a classifier needs one output for each image.
+// The last layer of a transformer: a layer norm and a linear layer. With kMean the results of the layer norm are
+// averaged over all positions before the linear layer, because a classifier needs one output for each image.
 class Head : public Layer {
  public:
   Head(std::int64_t width, std::int64_t outputs, Pool pool) : pool_(pool) {

@@ -99,12 +99,12 @@ struct CommunicatorOptions {
   std::optional<std::int32_t> device;
   std::string device_calls;
   // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It
-  // costs a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends and receives
-  // are not covered. Must be the same on all ranks. If the communicator breaks during a call, this rank's call lasts
-  // until the other ranks have entered the same call and all have agreed on its outcome: at most 4 set-up timeouts,
-  // even after abort(). After that the communicator refuses collectives on all of these ranks. To continue, call
-  // shrink(). If live ranks cannot communicate for that long, the outcomes may differ. agree() and shrink() wait for
-  // a call in progress. Unset: TUTTI_UNIFORM, then false.
+  // costs a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends, receives and
+  // calls with a stream are not covered. Must be the same on all ranks. If the communicator breaks during a call, this
+  // rank's call lasts until the other ranks have entered the same call and all have agreed on its outcome: at most 4
+  // set-up timeouts, even after abort(). After that the communicator refuses collectives on all of these ranks. To
+  // continue, call shrink(). If live ranks cannot communicate for that long, the outcomes may differ. agree() and
+  // shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then false.
   std::optional<bool> uniform;
   // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which the
   // receiver verifies. A flipped bit gives kDamaged on the receiving rank, and the message names sender and receiver.
@@ -189,7 +189,7 @@ struct CollectiveCall {
 
 // A handle to an operation that is in progress. Destroying a Work does not stop its operation, so the buffers must
 // stay valid until the operation has ended, because it still reads and writes them. A default-constructed Work is
-// complete and successful.
+// complete and successful. One thread at a time may use a Work.
 class TUTTI_API Work {
  public:
   Work();
@@ -459,7 +459,7 @@ class TUTTI_API Communicator {
   // on its GPUs), reported to all ranks, which then remain suspended.
   Status suspend();
   Status resume();
-  // Bytes of GPU memory that the communicator holds for the connections of its ranks, without the memory of plans that
+  // Bytes of GPU memory that this rank holds for its connections to the other ranks, without the memory of plans that
   // calls have used. suspend() frees both. A local call.
   std::uint64_t device_memory_use() const;
 

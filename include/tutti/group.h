@@ -4,8 +4,9 @@
 // match: every send has its receive, and on each communicator all ranks add the same collectives. (The collectives of
 // one communicator are sorted by collective, root, count, type, operation and algorithm, and then by a checksum of the
 // block lengths, the user plan and the user reduction. Only if all of these are equal does the order of the calls
-// matter.) Tutti chooses in which order the calls of one group run, and several may run at the same time, so no call
-// may use the result of another call of its group.
+// matter.) Between two ranks, however, the sends and receives of a group match in the order of the calls, and so do
+// all_to_all_v, gather_v and scatter_v, which run as sends and receives. Tutti chooses in which order the calls of one
+// group run, and several may run at the same time, so no call may use the result of another call of its group.
 //
 // Nothing is sent before run() or start(). A Group that is destroyed earlier discards its calls and logs a warning.
 // While a group holds calls on a communicator, the thread that added the first of these calls cannot call collectives,

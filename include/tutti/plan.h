@@ -98,8 +98,8 @@ class TUTTI_API UserPlan {
  public:
   // Reads and proves a plan. The error names the field ("ranks[2].channels[0].steps[5].receive[0].peer: ...") or, if
   // the text is valid but the plan is not correct, the rank, channel and step. Errors: kInvalidPlan; kUnsupported if
-  // the format has another version, or if the text is too long or the plan has too many ranks, channels, steps,
-  // messages or chunks (PlanLimits). A single field that is out of its range, for example `slots`, is kInvalidPlan.
+  // the format has another version, or if the text or a list in it is too long, or the plan or its proof is too large
+  // (PlanLimits). A single field that is out of its range, for example `slots`, is kInvalidPlan.
   static Result<UserPlan> parse_json(std::string_view text);
   // Reads and proves a plan from a file. Errors: as above, and kSystem if the file cannot be read.
   static Result<UserPlan> load(const std::string& path);
@@ -138,8 +138,8 @@ class TUTTI_API PlanBuilder {
   class Channel;
 
   // One equation, or several on consecutive chunks (run()). The calls follow the order of the equation: operands, then
-  // sink and sends, then completes(). run() may come at any time. Only the last step of a channel can be changed: it is
-  // closed as soon as the channel's next step begins.
+  // sink and sends. completes(), run() and after() may come at any time. Only the last step of a channel can be
+  // changed: it is closed as soon as the channel's next step begins.
   class TUTTI_API Step {
    public:
     // The next operand is the next message from `peer`, which must be another rank. lane: 0 .. lanes-1. At most once
@@ -149,7 +149,8 @@ class TUTTI_API PlanBuilder {
     Step& local(Space space, std::uint32_t chunk);
     // Stores the value in chunk number `chunk` of output or scratch. At most one per step.
     Step& store(Space space, std::uint32_t chunk);
-    // Sends the value as the next message to `peer`.
+    // Sends the value as the next message to `peer`, which must be another rank. At most once per connection in each
+    // step.
     Step& send(std::uint32_t peer, std::uint32_t lane = 0);
     // Marks the step at which the value first contains the contribution of every rank, because this step divides an
     // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
@@ -206,9 +207,10 @@ class TUTTI_API PlanBuilder {
   // Appends a channel to `rank`. The channels of each rank are numbered from 0. Every rank needs at least one.
   Channel channel(std::uint32_t rank);
 
-  // Proves the plan as it has been built so far. Errors: kInvalidArgument if the builder was used wrongly, kInvalidPlan
-  // if the plan is not correct (both name rank, channel and step if the fault is in one step), kUnsupported if it
-  // exceeds PlanLimits.
+  // Proves the plan as it has been built so far. Errors: kInvalidArgument if the builder was used wrongly, also if a
+  // number exceeds a constant of PlanLimits; kInvalidPlan if the plan is not correct (both name rank, channel and step
+  // if the fault is in one step); kUnsupported if the plan has too many steps or messages because of its runs, or too
+  // many chunks, or if its proof would cost too much (see PlanLimits).
   Result<UserPlan> build() const;
 
  private:

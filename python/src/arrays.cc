@@ -74,9 +74,9 @@ std::optional<std::size_t> block(CollectiveKind kind, std::size_t in, std::size_
 }
 
 // The fast path of a blocking collective. Runs the collective and returns true if both arrays are contiguous NumPy
-// arrays of the same DataType, their lengths match, `op` is not negative, and `root` is an integer; `output` None means
-// in place. Otherwise does nothing and returns false; tutti/call.py then makes the call, which handles other types of
-// arrays and reports errors.
+// arrays of the same DataType, the array for the result is writable, their lengths match, `op` is not negative, and
+// `root` is an integer; `output` None means in place. Otherwise does nothing and returns false; tutti/call.py then
+// makes the call, which handles other types of arrays and reports errors.
 bool quick(const PyCommunicator& self, int kind, nb::handle input, nb::handle output, int op, nb::handle root) {
   const bool in_place = output.is_none();
   std::int32_t root_rank = 0;

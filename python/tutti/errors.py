@@ -40,7 +40,8 @@ class Error(RuntimeError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """This rank passed a wrong argument. The call did not happen; make it again with correct arguments."""
+    """This rank passed a wrong argument. The call did not happen; make it again with correct arguments. If `rank` is
+    not None, a buffer of that rank could not be accessed during the call."""
 
 
 class MismatchError(Error):

@@ -9,7 +9,7 @@ from . import _core
 
 class Work:
     """A handle to an operation in progress. Destroying the Work does not stop the operation, whose arrays are kept
-    alive until it has ended. May be used from any thread.
+    alive until it has ended. May be used from any thread, but by one thread at a time.
 
     result   the return value of the corresponding blocking call; valid only after wait() has returned
     """

@@ -4,7 +4,7 @@ With LD_PRELOAD, all large blocks of a program come from it, also those of NumPy
 
     LD_PRELOAD=$(python -m tutti.heap) python program.py
 
-Without LD_PRELOAD, use_for_numpy() takes the memory of NumPy's arrays from it. docs/heap.md has the limits.
+Without LD_PRELOAD, use_for_numpy() takes the memory of NumPy's large arrays from it. docs/heap.md has the limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _SET_HANDLER = 304  # the index of PyDataMem_SetHandler in NumPy's table of C fu
 
 
 def use_for_numpy() -> None:
-    """Takes the memory of NumPy arrays from the heap, from now on. Arrays that exist keep their memory.
+    """Takes the memory of NumPy arrays of at least 32 KiB from the heap, from now on. Arrays that exist keep their
+    memory.
 
     NumPy keeps this setting for each thread and context (contextvars). Call the function before the communicator is
     created, because the communicator looks for the heap only then. Raises RuntimeError if NumPy is older than 1.22, and

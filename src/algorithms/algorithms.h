@@ -35,8 +35,8 @@ struct MessageLimits {
   bool memory = false;  // all ranks share memory, so a message may travel without being copied into a slot
 };
 
-// The longest buffer, in bytes, of a call that uses a plan of the form kRuns. Longer calls do not use it, because the
-// chunks of a run are always copied into a slot and out of it.
+// The longest buffer, in bytes, of a call that uses a plan of the form kRuns. Calls with a longer buffer use the form
+// kOneChunk, because the chunks of a run are always copied into a slot and out of it.
 inline constexpr std::uint64_t kMostRunBytes = 128 * 1024;
 
 // Returns the form of the plan for a call that the host carries out and whose blocks all have `block_bytes` bytes. The

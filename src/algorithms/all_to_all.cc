@@ -28,8 +28,8 @@
 // in scratch[i]. In its last round it reaches its destination, where it is stored to out[r - i].
 //   channel 0   in[rank]: store out[rank]; and for the blocks that must be saved in an in-place call:
 //               in[r + i]: store scratch[i]
-//               round k, each i with bit k, ascending: send scratch[i], or in the first round of block i in[r + i],
-//               to r + 2^k. A block that was received is sent after its receive.
+//               round k, each i with bit k, ascending: send scratch[i] to r + 2^k; but in the first round of block i,
+//               send in[r + i] if it was not saved. A block that was received is sent after its receive.
 //   channel 1   round k, each i with bit k, ascending: received from r - 2^k: store scratch[i], or in the last round of
 //               block i out[r - i]. This runs after the send of the same number in the same round, and so after all
 //               earlier sends.

@@ -128,8 +128,8 @@ void all_gather_in_runs(ChannelBuilder& channel, std::uint32_t rank, std::uint32
   }
 }
 
-// These two append one half in the form that the shape asks for: with runs if PlanShape::longest_run is above 1. The
-// other arguments are those of the functions that they call.
+// add_reduce_scatter() and add_all_gather() each append one half to the channel: with runs if shape.longest_run is
+// above 1, otherwise with one chunk per message. The other arguments are those of the functions that they call.
 void add_reduce_scatter(ChannelBuilder& channel, const PlanShape& shape, std::uint32_t rank, std::uint32_t result) {
   const auto add = shape.longest_run > 1 ? reduce_scatter_in_runs : add_circulant_reduce_scatter;
   add(channel, rank, shape.collective.ranks, result);

@@ -13,8 +13,8 @@ namespace tutti {
 // 6, 3, 2, 1. In round k, partners are s(k+1) ranks apart, so the list has one more element than there are rounds.
 std::vector<std::uint32_t> circulant_skips(std::uint32_t ranks);
 
-// Number of lanes that the reduce-scatter uses for this number of ranks. The all-gather uses as many. Both use the
-// lanes with the numbers 0, 1, ...
+// Number of lanes that add_circulant_reduce_scatter() uses for this number of ranks. add_circulant_all_gather() uses as
+// many. Both use the lanes with the numbers 0, 1, ...
 std::uint16_t circulant_lanes(std::uint32_t ranks);
 
 // Appends a reduce-scatter to the channel of `rank`. Every rank's value of block b is in[b]. Partial sums of block

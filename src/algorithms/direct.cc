@@ -18,10 +18,11 @@
 //                       send to all
 //   steps p .. 2p-2     received from q: store out[q], for q = rank + 1, ...
 // Steps per rank: 2p - 1. Bytes sent per rank: 2S(p-1)/p. Two rounds of messages. With registered buffers (windows),
-// nothing is copied to slots, except inputs that a kPreMulSum multiplies: the owner reads p inputs and writes p outputs
-// directly. Over all ranks, these are 2Sp bytes of loads and stores, the minimum. Step p-1 needs a free slot to every
-// peer, but the slot with this rank's input becomes free only when the peer runs its own step p-1. So connections must
-// hold 2 messages. If they held 1 message, all ranks would wait for each other.
+// nothing is copied to slots, except inputs that a kPreMulSum multiplies or whose chunks are shorter than
+// kLeastPublished (plan/windows.h): the owner reads p inputs and writes p outputs directly. Over all ranks, these are
+// 2Sp bytes of loads and stores, the minimum. Step p-1 needs a free slot to every peer, but the slot with this rank's
+// input becomes free only when the peer runs its own step p-1. So connections must hold 2 messages. If they held 1
+// message, all ranks would wait for each other.
 //
 // Order of addition: ranks 0, 1, ..., p-1, left to right, in one step. It is the same for every chunk, message
 // size and placement of ranks on machines.

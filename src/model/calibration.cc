@@ -180,8 +180,8 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
     if (!parameters) return parameters.error();
     return std::optional<Parameters>(*std::move(parameters));
   }
-  // Check for the folder first: most machines do not have one, and then the hash is not needed, for which dozens of
-  // files must be read.
+  // Check for the folder first: before the first measurement there is none, and then the hash is not needed, for which
+  // dozens of files must be read.
   const std::string folder = calibration_folder(environment);
   if (folder.empty() || !is_folder(folder)) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();

@@ -1,7 +1,8 @@
-// The calibration file: stores the measured costs of a machine, with a hash that identifies the machine's hardware.
-// `tutti tune` writes it, and a communicator reads it. May be used from any thread or process: a writer writes a
-// temporary file and renames it, so a reader sees either the complete old file or the complete new one. If several
-// write at once, the last rename counts.
+// The calibration file: stores the measured costs and choices of a machine (Parameters), with a hash that identifies
+// the machine's hardware. `tutti tune` writes it. A job whose choices are missing may measure them, and adds them to
+// the file. Rank 0 of each job reads it. May be used from any thread or process: a writer writes a temporary file and
+// renames it, so a reader sees either the complete old file or the complete new one. If several write at once, the last
+// rename counts.
 #pragma once
 
 #include <optional>
@@ -25,7 +26,7 @@ std::string hardware_hash();
 // empty and neither variable is set.
 std::string calibration_path(const std::string& file, const EnvironmentVariables& environment);
 
-// Returns the costs that are stored at calibration_path(). If `file` is empty, returns nothing if this machine has
+// Returns the parameters that are stored at calibration_path(). If `file` is empty, returns nothing if this machine has
 // no file, and only accepts a file that was measured on this hardware. If `file` is not empty, that file must
 // exist, and may have been measured on another machine. Errors: kSystem if the file cannot be read;
 // kInvalidArgument if its content is wrong, or if it was measured on other hardware and `file` is empty.
@@ -35,13 +36,15 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
 // file cannot be written, or if `path` exists and is not a regular file, for example a symbolic link.
 Status store_calibration(const std::string& path, const Parameters& parameters);
 
-// The lock of the folder of a calibration file. Jobs and `tutti tune` on this machine hold it while they measure and
-// store. Other machines that share the folder (NFS) do not see it; there, the last one that stores wins. The lock ends
-// with the object or the process, and leaves no file.
+// The lock of the folder of a calibration file. Jobs on this machine hold it while they measure and store. So does
+// `tutti tune`, except with --print or TUTTI_TUNE_FILE, or if it cannot get the lock. Other machines that share the
+// folder (NFS) do not see the lock; there, the last one that stores wins. The lock ends with the object or the process,
+// and leaves no file.
 class CalibrationLock {
  public:
-  // Creates the folder of `path` and the one above it if needed, and locks it. Does not wait. Errors: kTimeout if
-  // another object has locked it, in this or another process; kSystem if no file can be stored at `path`.
+  // Creates the folder of `path` and the one above it if needed, and locks the folder of `path`. Does not wait. Errors:
+  // kTimeout if another object has locked that folder, in this or another process; kSystem if no file can be stored at
+  // `path`. If the file system cannot lock folders (NFS), takes no lock.
   static Result<CalibrationLock> take(const std::string& path);
   ~CalibrationLock();
   CalibrationLock(CalibrationLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -87,8 +87,8 @@ class Costs {
   // The duration of a step, indexed by place. `number` is the index of the step in Programs::steps.
   const std::vector<double>& step(std::uint64_t number) const { return steps_[step_of_[number]].times; }
   // The parts of the duration of a step at one place, without the time in which the channel moves the bytes of its
-  // messages. `first` is the fixed part, for the step itself and for posting each message. `second` is the time to
-  // add and to copy. The whole duration, step(), is first + max(second, time to move the bytes).
+  // messages. `first` is the fixed part, for the step itself and for posting each message. `second` is the longer
+  // of the times to add and to copy. The whole duration, step(), is first + max(second, time to move the bytes).
   std::pair<double, double> still(std::uint64_t number, std::uint32_t place) const;
   // The rank that runs a thread (an index into Programs::threads) at a place.
   std::uint32_t rank(std::uint32_t thread, std::uint32_t place) const {
@@ -114,7 +114,8 @@ class Costs {
     // bandwidth of the narrowest link of the route; 0 if that is not slower than the measured bandwidth of the
     // level
     double bound_gbytes_per_s = 0;
-    // The part of its port's bandwidth that the simulated copy of the plan gets. Always 1 if shares_ is empty.
+    // The part of the port's bandwidth that the simulated copy of the plan gets. 1 if the messages use no port, or if
+    // shares_ is empty.
     double share = 1;
 
     bool operator<(const MessageClass& other) const {

@@ -120,7 +120,8 @@ bool EventRun::fill_ports(double now) {
   return any;
 }
 
-// Computes the rates of the flows that have changed, and the new time at which each of them will end.
+// Computes the new rate of each flow whose rate changes, and the time at which this flow will end. Repeats this as long
+// as fill_ports() starts further messages.
 void EventRun::settle_flows(double now) {
   do {
     flows_->settle([&](std::uint32_t fifo, double gbytes_per_s) {

@@ -9,7 +9,7 @@
 namespace tutti {
 
 enum class EventKind : std::uint8_t {
-  // a step has all its inputs and needs a core; only if cores are shared
+  // everything that a step waits for has happened, and the step needs a core; only if Parameters::cores is not 0
   kReady,
   // the channel of a step starts to move the bytes of its messages; only in the model kFlows
   kMove,

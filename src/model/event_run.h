@@ -29,13 +29,13 @@ class EventRun {
 
  private:
   struct Task {
-    // All times are in microseconds. `end` is the end of its last step. In the model kFlows, while a step runs: the end
-    // of the step if moving the bytes of its messages does not take longer.
+    // All times are in microseconds. `end` is the end of the step that it has ended most recently. In the model kFlows,
+    // while a step runs: the end of that step if moving the bytes of its messages does not take longer.
     double end = 0;
     // start of its present step
     double begin = 0;
-    // end of the step before the present one; from then until `begin` the task waited for the inputs of the present
-    // step or for a core
+    // end of the step before the present one; from then until `begin` the task waited for messages, credits, marked
+    // steps of other channels, or a core
     double ready = 0;
     // the tile that it works on; the number of tiles if it has finished
     std::uint64_t tile = 0;
@@ -100,14 +100,14 @@ class EventRun {
   double& mark(std::uint32_t index, std::uint32_t place, std::uint64_t tile) {
     return marks_[(std::size_t{index} * places_ + place) * 2 + tile % 2];
   }
-  // Returns `us` lengthened by a random factor (SimulateOptions::jitter), which depends only on the seed, `what`
-  // and `count`.
+  // Returns `us` multiplied by a random factor of at least 1 (SimulateOptions::jitter), which depends only on the seed,
+  // `what` and `count`. `us` is a duration, or for a flow the number of its bytes.
   double jittered(double us, std::uint64_t what, std::uint64_t count) const;
   // This bit is set in `what` for a FIFO, so that a FIFO and a task of the same number have different random
   // factors.
   static constexpr std::uint64_t kMessageJitter = std::uint64_t{1} << 40;
 
-  // The .cc files describe most of these functions. `now` is always the time of the present event, in microseconds.
+  // The .cc files describe some of these functions. `now` is always the time of the present event, in microseconds.
   bool known(std::uint32_t task, double& begin);
   void try_step(std::uint32_t task);
   void start(std::uint32_t task, double begin);
@@ -146,7 +146,7 @@ class EventRun {
   std::vector<double> ports_;
   // Indexed by rank: 1 for the ranks in SimulateOptions::dead_ranks.
   std::vector<std::uint8_t> dead_;
-  // empty if every rank has a core of its own
+  // empty if Parameters::cores is 0, which means that the number of cores is not limited
   std::optional<Cores> cores_;
   // Null in the model kEvents. Then flow_of_, port_queues_ and ports_to_fill_ are not used either.
   std::unique_ptr<Flows> flows_;
@@ -154,7 +154,7 @@ class EventRun {
   std::vector<Flow> flow_of_;
   // indexed by port (NIC): the messages that wait for it
   std::vector<PortQueue> port_queues_;
-  // ports that may have bandwidth left and have messages waiting
+  // ports that may have bandwidth left for a further message
   std::vector<std::uint64_t> ports_to_fill_;
   EventHeap heap_;
   EventResult result_;

@@ -23,7 +23,7 @@ namespace tutti {
 //                        `bytes` is the number of ranks
 //   "registered"         an all_reduce of two ranks by two_shot, by loads and stores in each other's memory
 //   "attached"           an all_reduce of two ranks by two_shot, by system calls (TUTTI_ATTACH=calls)
-//   "reduce", "copy"     no call: adds two buffers, or copies one; both ranks do so at the same time
+//   "reduce", "copy"     no call: combines two buffers by kMax, or copies one; both ranks do so at the same time
 //   "N ranks: ..."       see model/fit_choices.h; not used here
 //
 // Parameters for which a measurement is missing keep the values of default_host_parameters(cores). Measured values
@@ -38,7 +38,8 @@ Result<Parameters> fit_parameters(std::span<const Measurement> measured, std::ui
 // or if nothing was measured.
 double noise_of(std::span<const Measurement> measured);
 // From this result of noise_of() on, `tutti tune` warns that the machine was busy. (Seen on two cores of an AMD EPYC:
-// 1.05 if nothing else runs, 2.1 and 4.4 beside two busy loops.)
+// 1.05 if nothing else runs, 2.1 and 4.4 beside two busy loops.) From this result of noise_of_passes() (fit_choices.h)
+// on, the first job on a machine does not use its measurements.
 inline constexpr double kMuchNoise = 1.5;
 
 }  // namespace tutti

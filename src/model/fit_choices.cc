@@ -39,8 +39,8 @@ struct Pair {
   MeasuredWay above;
 };
 
-// By size: the logarithm of the time of the way `below`, divided by that of the way `above`. If several pairs share a
-// limit, their logarithms are added.
+// By size: the logarithm of a ratio, which is the time of the way `below` divided by that of the way `above`. If
+// several pairs share a limit, their logarithms are added.
 using Ratios = std::map<std::uint64_t, double>;
 
 Ratios ratios_of(std::span<const Measurement> measured, std::uint32_t ranks, std::span<const Pair> pairs) {
@@ -62,8 +62,8 @@ Ratios ratios_of(std::span<const Measurement> measured, std::uint32_t ranks, std
 // Returns how many sizes, the shortest ones, are carried out by the way `below`: at least `fewest`, and `usual` if no
 // other number is clearly better.
 std::size_t sizes_below(const Ratios& ratios, std::size_t fewest, std::size_t usual) {
-  // Indexed by this number: the logarithm of the product of all times, divided by that for the number 0. For each of
-  // these sizes the way `below` takes the place of the way `above`.
+  // Indexed by a number n of sizes: by how much the sum of the logarithms of all times changes if the n shortest sizes
+  // use the way `below`, compared with the way `above` for all sizes.
   std::vector<double> costs{0};
   for (const auto& [bytes, ratio] : ratios) costs.push_back(costs.back() + ratio);
   const auto least = std::min_element(costs.begin() + static_cast<std::ptrdiff_t>(fewest), costs.end());

@@ -17,14 +17,14 @@ namespace tutti {
 // The ways whose times are compared. The sizes (Measurement::bytes) are the lengths of one block.
 enum class MeasuredWay : std::uint8_t {
   kOneShot,            // an all_reduce by one_shot, in ordinary memory
-  kTwoShot,            // the same by two_shot, without system calls
-  kRegisteredOneShot,  // the same two, in registered memory
+  kTwoShot,            // an all_reduce by two_shot, in ordinary memory, without system calls
+  kRegisteredOneShot,  // an all_reduce by one_shot, in registered memory; the next way: by two_shot
   kRegisteredTwoShot,
-  kAllReduceByMessages,  // a long all_reduce by two_shot, in ordinary memory, as the ways below
-  kAllReduceByCalls,     // by system calls (TUTTI_ATTACH=calls)
-  kBroadcastByMessages,
+  kAllReduceByMessages,  // a long all_reduce by two_shot, in ordinary memory, without system calls
+  kAllReduceByCalls,     // the same by system calls (TUTTI_ATTACH=calls)
+  kBroadcastByMessages,  // a broadcast in ordinary memory, without and with system calls
   kBroadcastByCalls,
-  kAllGatherByMessages,
+  kAllGatherByMessages,  // an all_gather in ordinary memory, without and with system calls
   kAllGatherByCalls,
 };
 inline constexpr std::size_t kMeasuredWays = 10;

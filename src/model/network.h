@@ -28,8 +28,8 @@ namespace tutti {
 class Network {
  public:
   // Errors: kInvalidArgument if the numbers of machines or ranks are not possible, if a machine has neither GPUs nor
-  // CPUs, if ranks of a machine cannot reach each other, if there are several machines without usable NICs, or if the
-  // fabric has no spines or an oversubscription below 1.
+  // CPUs, or if ranks of a machine cannot reach each other. With several machines, also if a machine has no usable NIC,
+  // if a rank has no path to one, or if the fabric has no spines or an oversubscription below 1.
   static Result<Network> create(const Cluster& cluster);
 
   // Returns this network without the links of these names (see name()). The name of either direction removes both

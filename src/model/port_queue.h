@@ -24,8 +24,8 @@ class PortQueue {
   std::uint32_t pauses = 0;
   // rate of all messages that the port is sending, together, in bytes per us
   double rate = 0;
-  // Largest rate of a message of this port, in bytes per us. 0: no route of this port has a bottleneck beyond the
-  // port, so the port sends one message at a time, with its whole bandwidth.
+  // Largest rate of a message of this port, in bytes per us. 0: no link on the routes of this port can be a bottleneck
+  // (Flows::can_be_narrow()), so the port sends one message at a time, with its whole bandwidth.
   double most = 0;
   // true if the port is in EventRun::ports_to_fill_, the list of ports that may have bandwidth left
   bool listed = false;

@@ -13,7 +13,8 @@ namespace tutti {
 // stores may differ, and operands may be in another order, but the steps, ports, lanes and waits are equal. The P'
 // of each algorithm is hard-coded; tests/model/rotation_test.cc compares it with the plans. The result is the
 // number of ranks, which always has the property, for collectives with a root, for algorithms without a known P', and
-// for kHierarchical if the machines have different numbers of ranks.
+// for kHierarchical if the machines have different numbers of ranks, if the ranks of a machine are not consecutive, or
+// if the numbers of the machines do not ascend from rank to rank.
 std::uint32_t rotation_period(const Generator& generator);
 
 }  // namespace tutti

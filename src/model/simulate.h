@@ -138,7 +138,8 @@ inline constexpr std::size_t kMostTraced = 1'000'000;
 //
 // Errors: kInvalidArgument for options that do not fit the network, the parameters or the requested model;
 // kPeerLost, with rank and step, if other ranks wait for a dead rank; kUnsupported, with a suggestion, if the plan
-// is too large for the requested model; kInvalidPlan if the plan does not run to its end.
+// is too large for the requested model, or if kFlows is requested for a network without links; kInvalidPlan if the plan
+// does not run to its end.
 Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes, const Network& network,
                                 const Parameters& parameters, const SimulateOptions& options);
 

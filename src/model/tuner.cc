@@ -16,7 +16,8 @@
 namespace tutti {
 namespace {
 
-// The time of a call of at most this many bytes is Prediction::latency_us.
+// Prediction::latency_us is the time of the call with blocks of this many bytes, or with its own blocks if they are
+// shorter.
 constexpr std::uint64_t kNextToNothing = 8;
 // Reading a message from a socket takes about half as much time of the core as writing it: 1.0 to 1.5 us, compared
 // with 2.6 us (docs/results/2026-11-21-host-speed.md).

@@ -46,9 +46,10 @@ struct Candidate {
 
 struct Prediction {
   Candidate candidate{};
-  // predicted time of the same call with 8 bytes, or with all its bytes if it has fewer; at most the total time
+  // predicted time of the same call with blocks of 8 bytes, or with its own blocks if they are shorter; at most the
+  // total time
   double latency_us = 0;
-  // the predicted time of the call with all its bytes, minus latency_us
+  // the predicted time of the call itself, minus latency_us
   double bandwidth_us = 0;
 
   double total_us() const { return latency_us + bandwidth_us; }
@@ -69,8 +70,9 @@ struct TunerOptions {
 // computed: 1 ms with 8 ranks, 100 ms with 64, and it would be 7 s with 512 (measured with nine algorithms of
 // all_reduce on a busy machine). In larger communicators, fixed rules select the algorithm.
 inline constexpr std::uint32_t kMostTunedRanks = 64;
-// The algorithm of the fixed rules is only replaced by the tuner's if the predicted time of the tuner's is at most
-// this fraction of that of the other. Smaller differences between predictions are not reliable (decision 0018).
+// The tuner's algorithm replaces that of the fixed rules only if its predicted time is at most this fraction of the
+// predicted time of the algorithm of the fixed rules. Smaller differences between predictions are not reliable
+// (decision 0018).
 inline constexpr double kWorthChanging = 0.85;
 // Candidate::chunk_bytes is a multiple of this.
 inline constexpr std::uint64_t kLeastChunkBytes = 4096;

@@ -55,8 +55,8 @@ ncclResult_t run_one_sided(OneSided one);
 // group. Returns `result`.
 ncclResult_t in_group(ncclResult_t result) noexcept;
 
-// The wrapper of the functions that create, change or destroy communicators, register windows or make calls (except
-// ncclCommInitAll(), which is not part of a group): guarded() and in_group().
+// The wrapper of the functions that create, change or destroy communicators, register or deregister windows, or make
+// calls (except ncclCommInitAll(), which is not part of a group): guarded() and in_group().
 template <class Body>
 ncclResult_t guarded_in_group(Body&& body) noexcept {
   return in_group(guarded(std::forward<Body>(body)));

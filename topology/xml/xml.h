@@ -28,8 +28,8 @@ inline constexpr std::size_t kMaxXmlElements = 65'536;
 inline constexpr std::size_t kMaxXmlDepth = 64;
 inline constexpr std::size_t kMaxXmlAttributes = 32;     // attributes of one element
 inline constexpr std::size_t kMaxXmlValueBytes = 1'024;  // bytes of a value, or of the name of an element or attribute
-// Largest number of findings. One further finding reports that there are more, except if the others are only about text
-// between elements.
+// Largest number of findings. If some are left out, one further finding reports this, except if all those that are left
+// out are about text between elements.
 inline constexpr std::size_t kMaxXmlFindings = 1'000;
 
 enum class Severity : std::uint8_t {

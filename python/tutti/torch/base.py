@@ -154,8 +154,9 @@ class Base:
     ) -> Any:
         """Makes one collective call, and returns its work. The buffers at the addresses `source` (input) and `target`
         (output) are on the device of `tensor`. `outputs` is the value of the work's future. `finish` runs after the
-        call, and `held` is kept alive until then. `counts`: counts of input and output, then displacements of input and
-        output; None: not a v-variant."""
+        call if it has succeeded; for CUDA memory as soon as it is queued, in the same stream. `held` is kept alive
+        until then. `counts`: counts of input and output, then displacements of input and output; None: not a
+        v-variant."""
         limit = self._timeout_of(opts)
         call = [kind, source, target, count, dtype, op, root, 0, limit, scale, None, *counts, reduction]
         batch = self._open_batch()

@@ -32,8 +32,9 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
     """A communicator of Tutti as a ProcessGroup of torch. Created by init_process_group() and new_group().
 
     Errors: tutti's exceptions. All except InvalidArgumentError are also torch.distributed.DistBackendError. After an
-    InvalidArgumentError nothing has been sent, and the group stays as it was. Messages name ranks by their numbers in
-    this group; if the global rank of the rank that caused the failure differs, it is stated as well.
+    InvalidArgumentError nothing has been sent, and the group stays as it was, unless the error names a rank, whose
+    buffer could then not be accessed during the call. Messages name ranks by their numbers in this group; if the global
+    rank of the rank that caused the failure differs, it is stated as well.
     """
 
     def __init__(

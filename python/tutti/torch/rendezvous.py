@@ -28,7 +28,7 @@ class Options:
     transport   "auto", "shm", "tcp", "verbs" or "ucx", as TUTTI_TRANSPORT
     device      number of this rank's GPU; default: the current device
     encrypt     whether data between machines is encrypted (the same on all ranks)
-    uniform     whether a collective has the same outcome on all ranks (the same on all ranks)
+    uniform     whether a blocking collective on host memory has the same outcome on all ranks (the same on all ranks)
     checksum    whether messages carry checksums (the same on all ranks)
     """
 
@@ -150,7 +150,8 @@ def _outward_address(host: str, seen_by_others: List[str]) -> Optional[str]:
     `host` is the host of the store, which usually is this machine; `seen_by_others` are the addresses to which the
     other ranks resolve it. They are considered because a machine may resolve its own name to a loopback address
     (127.0.1.1 in the hosts file of some distributions). If no address of `host` can be used, for example with a store
-    in a file, returns the address on the default route, or the address of any interface."""
+    in a file, returns this machine's address on the route to `host` or on the default route, or the address of any
+    interface."""
     own = _addresses(host)
     for address in own + seen_by_others:
         if _is_outward(address) and _is_here(address):

@@ -51,7 +51,8 @@ _SIXTEEN_BITS = {getattr(torch, name): name for name in ("int16", "uint16") if h
 
 class _Moved(dict):
     """torch.dtype -> (number of Tutti's type, number of its elements in one element of the tensor), for calls that only
-    move elements. Has an entry for every type: types that Tutti does not have are moved as bytes."""
+    move elements. Has an entry for every type: a complex number is moved as two numbers (_COMPLEX), and an element of
+    another type that Tutti does not have as its bytes."""
 
     def __missing__(self, dtype: torch.dtype) -> Tuple[int, int]:
         if dtype in _NATIVE:

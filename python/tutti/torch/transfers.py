@@ -199,7 +199,7 @@ class Transfers(Lists):
 
     def _with_header(self, tensor: torch.Tensor, peer: int, header: Any, finish: Any, sends: bool) -> Any:
         """Sends or receives `header` (None: there is none) and the tensor as one batch, or adds them to this thread's
-        open batch. `finish` runs after the call."""
+        open batch. `finish` runs after the call, if the call has succeeded."""
         opened = self._open_batch()
         batch = opened or Batch()
         try:

@@ -94,7 +94,8 @@ class FutureThread:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Ends the thread, after it has completed the futures of all works that were added, and waits for its end."""
+        """Ends the thread after it has completed the futures of all works that were added. Waits for its end, unless
+        the caller is this thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._works.put(None)
@@ -191,7 +192,7 @@ class HostWork(dist.Work):
         self._tensors = tensors
         self._convert_error = convert_error
         self._thread = thread
-        self._finish = finish  # runs once after the call, for example to copy results from a temporary buffer; or None
+        self._finish = finish  # runs once after a successful call, for example to copy results from a buffer; or None
         self._held = held  # other objects that must live until the call has ended, such as buffers
         self.kept: Optional[KeptWorks] = None  # the table that keeps this work until its end has been reported
         self._in_progress = in_progress  # the table that keeps this work until the call has ended
@@ -227,8 +228,8 @@ class HostWork(dist.Work):
             pause = min(2 * pause, 1e-3)
 
     def _end(self) -> None:
-        """Waits until the call has ended, runs `finish` and stores the error. May be called by several threads at the
-        same time; only the first call has an effect, and the others wait for it."""
+        """Waits until the call has ended, and then runs `finish` or, if the call has failed, stores the error. May be
+        called by several threads at the same time; only the first call has an effect, and the others wait for it."""
         with self._lock:
             if self._ended:
                 return

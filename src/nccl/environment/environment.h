@@ -63,7 +63,9 @@ struct EnvironmentSettings {
   bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL: TUTTI_* variables are listed as well
 
   std::vector<TakenVariable> taken;
-  std::vector<std::string> ignored;   // "NAME=VALUE has no effect: reason", one for each that why_ignored() reports
+  // "NAME=VALUE has no effect: reason": one for each variable that why_ignored() reports, and one for NCCL_P2P_LEVEL if
+  // its value has no effect.
+  std::vector<std::string> ignored;
   std::vector<std::string> warnings;  // for example for a value that was invalid or was changed
 };
 
