@@ -1,6 +1,7 @@
 // Benchmark of plans: building, verifying and tiling. The times are not compared with a limit of the machine, because
 // neither its memory bandwidth nor its network bounds them. Counters:
-//   steps/s    plan steps that are built, or that the verifier evaluates, each for 2 tiles and 2 calls
+//   steps/s    plan steps that are built, or steps that the verifier runs (it runs each plan step 4 times, for 2 tiles
+//              in each of 2 calls)
 //   extents/s  chunks that are converted to offsets
 #include <benchmark/benchmark.h>
 

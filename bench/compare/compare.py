@@ -92,7 +92,8 @@ def _run_inside(options: argparse.Namespace) -> int:
 
 
 def _report(results: Results, raw: Path, output: Path) -> None:
-    """Writes the report, and the README's table if the report is the one in docs/."""
+    """Writes the report. Also writes the README's table if the report is the one in docs/ and has results of the
+    section `memory`."""
     link = Path(os.path.relpath(raw.resolve(), output.resolve()))
     for path in write_report(results, link, output):
         print(f"compare: wrote {path}", file=sys.stderr)

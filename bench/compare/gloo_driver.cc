@@ -2,8 +2,8 @@
 //
 // Algorithms of all-reduce: "ring" and "bcube" are those of gloo::allreduce, which PyTorch uses. "legacy_ring" is an
 // older class that is faster for small messages. compare.py sets COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an empty
-// folder for the rendezvous) and COMPARE_INTERFACE. Connections use Gloo's default mode, in which an event-loop
-// thread does the transfers.
+// folder for the rendezvous) and, between network namespaces, COMPARE_INTERFACE (otherwise lo is used). Connections use
+// Gloo's default mode, in which an event-loop thread does the transfers.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_ring.h>

@@ -175,8 +175,8 @@ def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[
 
 
 def _wait(children: list[subprocess.Popen[bytes]], results: Path, sizes: int, trials: int, limit_s: float) -> str:
-    """Waits until all processes have ended, one has failed, or a size takes too long. Returns a reason only in the last
-    case; otherwise returns an empty string."""
+    """Waits until all processes have ended, one has failed, or a size takes too long. Returns a reason if a size takes
+    too long; otherwise, or if all sizes are already measured, returns an empty string."""
     done = 0
     since = time.monotonic()
     while None in (statuses := [child.poll() for child in children]):

@@ -182,11 +182,11 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
-    for all-reduce. They, ompi_nocma and tutti_heap are measured only for the time of an all-reduce."""
+    for all-reduce. They, ompi_nocma, tutti_heap and beside_heap are measured only for the time of an all-reduce."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
-        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap")]
+        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap", "beside_heap")]
     return found
 
 
@@ -261,8 +261,8 @@ def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[
             "--map-by",
             "slot",
         ]
-        # Without this setting the daemons have sessions of their own. Then the sched_yield of a rank would not yield
-        # to the ranks of the other machine.
+        # Without leave_session_attached, Open MPI's daemons have sessions of their own. Then the sched_yield of a rank
+        # would not yield to the ranks of the other machine.
         if five:
             hosts += ["--leave-session-attached", "--prtemca", "plm_ssh_agent", str(place.into_machine)]
             hosts += ["--prtemca", "plm_ssh_no_tree_spawn", "1", "--prtemca", "prte_if_include", "eth0"]

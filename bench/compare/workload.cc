@@ -17,8 +17,8 @@ float sum_of(int ranks, std::size_t i) {
   return static_cast<float>(rank_sum * static_cast<int>(i % kPeriod));
 }
 
-// The value of element i in the block from rank `from` to rank `to` of an all-to-all. Blocks for different ranks
-// differ.
+// The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Blocks for different
+// ranks differ.
 float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
 
 template <class Value>

@@ -136,7 +136,8 @@ Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
   return most;
 }
 
-// Measures the cost of a step. Each rank's chunk has one element, so that a step is almost only overhead.
+// Measures the cost of a step. A chunk has one element (ring), or one element for each rank (one-shot), so that a step
+// is almost only overhead.
 Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& section, std::uint64_t& wrong) {
   const auto elements = static_cast<std::size_t>(count);
   auto ranks = Ranks::create(gpu, count, elements * sizeof(float));

@@ -54,7 +54,7 @@ Status write(const Options& options, const Report& report) {
   return {};
 }
 
-// Writes the first part of the report as soon as it is known, so that it is not lost if the second part does not end.
+// Writes the first part of the report as soon as it is known, so that it is not lost if a later part does not end.
 Result<Report> measure(Gpu& gpu, const Options& options) {
   Report report;
   report.head = head_of(gpu, options);
@@ -65,6 +65,7 @@ Result<Report> measure(Gpu& gpu, const Options& options) {
       gpu, {.sizes = kernel_sizes, .rounds = rounds, .smoke = options.smoke, .corrupt = options.corrupt});
   if (!kernels) return kernels.error();
   report.sections = kernels->sections;
+  report.wrong = kernels->wrong;
   TUTTI_TRY(write(options, report));
   CallsOptions calls{.ranks = {2, 4, 8},
                      .sizes = {8, 1 << 10, 64 << 10, kMiB, 64 * kMiB, 256 * kMiB},
@@ -80,7 +81,7 @@ Result<Report> measure(Gpu& gpu, const Options& options) {
   Result<CallsResult> called = measure_calls(gpu, calls);
   if (!called) return called.error();
   report.sections.insert(report.sections.end(), called->sections.begin(), called->sections.end());
-  report.wrong = kernels->wrong + called->wrong;
+  report.wrong += called->wrong;
   return report;
 }
 

@@ -20,7 +20,7 @@ constexpr std::size_t kMostDestinations = 2;
 constexpr double kBar = 0.92;            // goal: at least this part of the rate of cuMemcpyDtoDAsync
 constexpr std::size_t kWordBytes = 16;   // unit of tutti_copy, which copies whole units only
 constexpr unsigned kPasses = 5;          // Rounds::passes: how often the measured work runs between two timing events
-constexpr unsigned kMostBlocksOfSm = 8;  // largest number of blocks per multiprocessor that best_grid() tries
+constexpr unsigned kMostBlocksOfSm = 8;  // limit of the powers of two that best_grid() tries, in blocks per SM
 constexpr std::array<unsigned, 3> kThreads = {128, 256, 512};
 constexpr std::array<DataType, 6> kTypes = {DataType::kFloat64,  DataType::kFloat32,    DataType::kFloat16,
                                             DataType::kBfloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2};

@@ -12,9 +12,10 @@ namespace tutti::bench {
 struct KernelsOptions {
   std::vector<std::size_t> sizes;  // bytes of each buffer, multiples of 16
   Rounds rounds;
-  // If there are no kernels, only the driver's copy is measured, and a note in the report states this.
+  // What measure_kernels() does if there are no kernels. True: measures only the driver's copy, and adds a note to the
+  // report that states this. False: returns an error.
   bool smoke = false;
-  // Changes one byte of each result before it is checked, to test that the check notices it.
+  // Changes one byte of the first destination before each check, to test that the check notices it.
   bool corrupt = false;
 };
 

@@ -238,8 +238,8 @@ def table(options, measured, section):
 
 
 def costs(options, measured, section):
-    """A table of the processor time of each side's processes. It includes their start, but not the time of the kernel
-    that is not assigned to a process."""
+    """A table of the processor time and context switches of each side's processes. They include the start of the
+    processes, but not the time of the kernel that is not assigned to a process."""
     lengths = options.short if section == "short" else options.sizes
     lines = ["", "| medians: CPU s, user + system, of side 0 and 1; context switches | " +
              " | ".join(f"{length} B" for length in lengths) + " |", "|---|" + "---|" * len(lengths)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from runs import MB, TREE, Job, Results, Settings
 
-# Found because runs.py has extended sys.path.
+# The next modules are found because runs.py has extended sys.path.
 from plotting import COLOURS, PALE, Figure, new_figure, printable, svg_text  # noqa: E402
 from tables import markdown  # noqa: E402
 

@@ -64,7 +64,7 @@ def run_job(job: Job, section: Section, limit_s: float) -> dict[str, Any]:
 
 
 def values_of(log: Path, job: Job, section: Section) -> dict[str, Any]:
-    """The values in the log. Raises ValueError if the log lacks one."""
+    """The values in the log. Raises ValueError if the log lacks one that the section needs."""
     values = section.read(log, job)
     missing = [name for name in section.needs if values.get(name) is None]
     if missing:
@@ -212,7 +212,7 @@ def positive(text: str) -> int:
 
 
 def relative_path(path: Path) -> str:
-    """The path relative to the root of the tree, in which the jobs run, if it is inside the tree."""
+    """The path relative to the root of the tree, in which the jobs run; the absolute path if it is outside the tree."""
     # Symbolic links are not resolved, because the programs of a virtual environment are links.
     path = Path(os.path.abspath(path))
     return str(path.relative_to(TREE)) if path.is_relative_to(TREE) else str(path)

@@ -81,7 +81,7 @@ def loss_line(log: RunLog) -> LossLine:
 
 def _smoothed(values: Sequence[float]) -> list[float]:
     """Replaces each value by the mean of a window around it. The window is narrower near the ends, so that the first
-    and the last value do not change."""
+    and the last value do not change. NO_VALUE stays as it is, and is left out of the means."""
     widest = max(2, len(values) // 40)
     result = []
     for i, value in enumerate(values):
@@ -240,7 +240,7 @@ class Panel:
     name: str
     height_in: float  # without the legend
     legend: Sequence[str]
-    draw: Callable[[Any], None]  # with the axes
+    draw: Callable[[Any], None]  # draws the panel into the axes that it receives
 
 
 def panels_of(logs: Sequence[RunLog], labels: Sequence[str]) -> list[Panel]:

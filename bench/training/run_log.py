@@ -21,7 +21,8 @@ NO_VALUE = math.nan  # stands for a number that the log does not have
 
 
 class BadLog(Exception):
-    """The message is for the user. If a log is at fault, it names the file, and the line if only one is wrong."""
+    """The message is for the user. If a log is at fault, the message names the file, and the line if only one is
+    wrong."""
 
 
 @dataclass

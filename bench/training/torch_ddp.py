@@ -120,7 +120,7 @@ def train(options: argparse.Namespace, model: DistributedDataParallel, rank_batc
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)  # the same values on all ranks; DDP would also ensure this
+    torch.manual_seed(options.seed)  # the same initial parameters on all ranks; DDP would also ensure this
     model = _MODELS[options.model]()
     parameters = sum(each.numel() for each in model.parameters())
     if parameters != _PARAMETERS[options.model]:

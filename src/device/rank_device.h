@@ -48,11 +48,12 @@ class RankDevice {
     cuda::CUfunction transfer = nullptr;
     std::uint32_t blocks_at_once = 0;
   };
-  // Loads the device code if that has not been done yet in this context, and launches each kernel without a call.
-  // The reason: the driver loads a kernel, and allocates its local memory, at the first launch, and may wait for all
-  // other kernels of the context meanwhile. If that happened during calls, kernels of two ranks could wait
-  // for each other. `block_threads`: threads per block, on which blocks_at_once depends. Errors: kUnsupported (this
-  // build has no device code, or none for this device; or no block fits on the device), those of the driver.
+  // Returns the kernels. If the device code has not been loaded yet in this context, first loads it, and launches each
+  // kernel without a call. The reason for these launches: the driver loads a kernel, and allocates its local memory, at
+  // the first launch, and may wait for all other kernels of the context meanwhile. If that happened during calls,
+  // kernels of two ranks could wait for each other. `block_threads`: threads per block, on which blocks_at_once
+  // depends. Errors: kUnsupported (this build has no device code, or none for this device; or no block fits on the
+  // device), those of the driver.
   Result<Code> code(std::uint32_t block_threads);
 
  private:

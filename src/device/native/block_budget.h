@@ -21,8 +21,9 @@
 
 namespace tutti::detail {
 
-// The number of blocks that each rank keeps if its kernels stay, and if that many are left. A launch needs at least one
-// block for each channel of its plan. Within a machine, the built-in plan with the most channels (double_tree) has 4.
+// The most blocks that a rank keeps if its kernels stay; fewer if fewer are left, or if TUTTI_DEVICE_BLOCKS is smaller.
+// A launch needs at least one block for each channel of its plan. Within a machine, the built-in plan with the most
+// channels (double_tree) has 4.
 inline constexpr std::uint32_t kKeptBlocks = 4;
 
 // The blocks that one communicator has taken on one GPU, for all of its ranks in this process (kEnd) or for one
@@ -45,8 +46,8 @@ class BlockBudget {
   ~BlockBudget();
 
   // Takes `blocks` blocks. Call it at most once for each object. If launches have borrowed some of them, waits at most
-  // kLoanWait, and meanwhile only captured launches may borrow more. Returns false, and takes nothing, if fewer are
-  // available then, or because others have taken some since left() was called.
+  // kLoanWait, and meanwhile only captured launches may borrow more. Returns false, and takes nothing, if fewer than
+  // `blocks` are left after this wait, for example because others have taken some since left() was called.
   bool take(const cuda::CUuuid& device, std::uint32_t capacity, Launches launches, std::uint32_t blocks);
 
  private:
@@ -72,7 +73,8 @@ class BlockLoan {
   // - The launches of a communicator run one after the other, so they share the loan.
   // - `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. All
   //   captured launches together get at most half of the blocks that this communicator could borrow.
-  // - While a new communicator waits for blocks, a launch that is not captured may only use what graphs have borrowed.
+  // - While a new communicator waits for blocks, a launch that is not captured may only use those blocks of this loan
+  //   that captured launches have borrowed.
   std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);
   // Returns borrowed blocks that no launch uses any more. `blocks`: the largest number of borrowed blocks that any
   // launch uses that was not captured and has not ended. The blocks of captured launches stay lent.

@@ -36,9 +36,9 @@ struct ProgramUpload {
 
   const cuda::CUdeviceptr to;
   const std::span<const std::byte> from;
-  // The copy has ended, or a launch has it in front of it: later launches run behind that one (for launches in graphs,
-  // the caller is responsible for that). Two threads that find it unset both copy the program, which does no harm
-  // because the bytes are the same.
+  // True if the copy has ended, or if a stream has the copy and behind it a launch. Later launches run behind that
+  // launch (for launches in graphs, the caller is responsible for this order). Two threads that find `done` unset both
+  // copy the program, which does no harm because the bytes are the same.
   std::atomic<bool> done = false;
 
   // Puts the copy into `stream`, whose context must be current. Errors: those of the driver.
@@ -71,9 +71,9 @@ class DeviceCall final : public StartCondition {
     std::uint32_t channels = 1;
     std::uint32_t slices = 1;
     std::uint32_t threads = 512;
-    // 0: one launch with kernels that may wait for each other. Otherwise the number of launches that the call needs
-    // (an odd number is rounded up): their kernels do not wait, and each launch has a barrier of all ranks in front of
-    // it. For a call by copies between barriers: 2, the number of barriers.
+    // 0: one launch without barriers, whose kernel may wait for messages of other ranks. Otherwise the number of
+    // launches that the call needs (an odd number is rounded up): their kernels do not wait, and each launch has a
+    // barrier of all ranks in front of it. For a call by copies between barriers: 2, the number of barriers.
     std::uint64_t rounds = 0;
 
     bool operator==(const Launch& other) const {

@@ -237,8 +237,9 @@ device::Protocol DeviceExecutor::choose_protocol(std::uint64_t bytes) const {
   return bytes <= kLlBytes ? device::Protocol::kLl : device::Protocol::kSimple;
 }
 
-// Chooses as many slices as the thread blocks, the connections and the length of the call (`bytes` in each block)
-// permit. Chooses the chunk length so that all slices have about the same number of tiles.
+// Chooses as many slices as the number of thread blocks, the number of connections and the length of the call permit.
+// `bytes`: the length of one block of the call's data. Chooses the chunk length so that all slices have about the same
+// number of tiles.
 DeviceExecutor::Segmentation DeviceExecutor::cut(const Plan& plan, device::Protocol protocol,
                                                  std::uint64_t bytes) const {
   const DeviceArena::Connections& connections = resources_->arena().connections(protocol);

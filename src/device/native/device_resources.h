@@ -64,7 +64,7 @@ class DeviceResources {
     std::uint32_t threads = 32;
     bool in_rounds = false;  // calls run in rounds, because kernels must not wait for kernels of other ranks
     bool one_device = true;  // all ranks use the same device
-    // Kernels carry out sends and receives: no two ranks share a GPU, and calls do not run in rounds.
+    // Kernels carry out sends and receives. False, for example, if two ranks share a GPU, or if calls run in rounds.
     bool transfers = false;
     DeviceProtocol protocol = DeviceProtocol::kAuto;
   };

@@ -35,10 +35,10 @@ constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
 constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
 // In the third round a rank contributes kConnected if it has opened the memory of all others, and in the last round if
-// its check of the links has passed. Otherwise it contributes kNotConnected, followed by the reason.
+// its check of the links has passed or is not needed. Otherwise it contributes kNotConnected, followed by the reason.
 constexpr std::string_view kConnected = "1";
 constexpr std::string_view kNotConnected = "0";
-// The check of the links has passed, but LL128 is not safe. It begins with kConnected.
+// In the last round instead of kConnected, with which this text begins: LL128 was asked for and is not safe.
 constexpr std::string_view kWithoutLl128 = "1-";
 
 // How ranks of other processes reach the memory of a rank.

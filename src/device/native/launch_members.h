@@ -20,7 +20,7 @@ struct LaunchGroup::Member {
   MemberOptions options;
   // null if none is registered; shared with notify(), which calls it without the mutex
   std::shared_ptr<const FailureCallback> on_failure{};
-  bool failure_unreported = false;  // on_failure has not been called yet with the error of the group
+  bool failure_unreported = false;  // on_failure must still be called with the error of the group
   bool here = false;                // true between add_member() and forget()
   std::uint64_t failure = 0;        // the value of failure_word() at the time of forget()
   bool left = false;

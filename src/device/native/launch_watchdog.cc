@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kLooking{20};
 // time after a peer has left or exited until pending calls fail, because they may still end by themselves
 constexpr std::chrono::milliseconds kGrace{200};
 constexpr std::chrono::nanoseconds kWarnAfter{kWarnAfterNs};
-// Time between two checks while the watchdog releases barriers.
+// Time between two checks while the watchdog releases the barriers of a pending launch.
 constexpr std::chrono::milliseconds kReleasing{1};
 // Largest number of different barrier values in captured calls.
 constexpr std::size_t kMostCapturedBarriers = 4096;
@@ -184,10 +184,10 @@ void LaunchGroup::Watchdog::warn_if_late(PendingLaunch& first) {
   runs_through([&] { options.warn(late_text(options, call)); });
 }
 
-// Checks the peers of a launched call. If a peer has called abort(), the group fails. If a peer has left or exited,
-// the group fails after a grace period, because the peer may have done its part before, and then the call soon ends by
-// itself. For sends and receives, a peer that has left does not fail the group here, because their kernel detects that,
-// and neither does a peer that has exited without a part in them.
+// Checks the peers of a launched call. If a peer has called abort() or has lost its device, the group fails. If a peer
+// has left or exited, the group fails after a grace period, because the peer may have done its part before, and then
+// the call soon ends by itself. For sends and receives, a peer that has left does not fail the group here, because
+// their kernel detects that, and neither does a peer that has exited without a part in them.
 void LaunchGroup::Watchdog::check_peers(const DeviceCall& call) {
   const MemberOptions& options = members_.of(call).options;
   if (!options.peer_status) return;

@@ -163,7 +163,8 @@ void LaunchGroup::Launcher::mark_launched(const Calls& calls, const std::shared_
   }
 }
 
-// How many blocks the launch can use; 0 if it needs none of the budget, because its kernels do not wait.
+// How many blocks the launch can use. 0 if it needs none of the budget: a call in rounds, because its kernels do not
+// wait, or copies, which have no kernel.
 std::uint32_t LaunchGroup::Launcher::wanted_blocks(const Calls& calls) {
   const DeviceCall& first = *calls.front();
   if (first.transfers) return first.transfers->blocks;

@@ -32,8 +32,8 @@ class LinkCheck {
     device::Link* links = nullptr;             // the connections, in the memory of the GPU
     device::RankStatus* status = nullptr;      // as the GPU sees it
     const device::RankStatus* here = nullptr;  // the same status, as the host sees it
-    std::uint32_t blocks = 1;                  // most blocks and threads of a launch
-    std::uint32_t threads = 1;
+    std::uint32_t blocks = 1;                  // the most thread blocks that the launch may have
+    std::uint32_t threads = 1;                 // threads of each block
     std::uint32_t rank = 0;
     std::chrono::milliseconds limit{};  // how long the kernel waits for the messages of the others
   };

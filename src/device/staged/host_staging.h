@@ -24,8 +24,8 @@ class StagingPool;
 class HostStaging {
  public:
   // `driver`, `transport` and `log` must outlive this object, and the engine must have ended all its operations before
-  // it is destroyed. The destructor waits for streams that have not finished their calls, at most for kStreamsLimit,
-  // and then leaks the host memory. `ranks`: the communicator's ranks that share this process.
+  // it is destroyed. The destructor waits for streams that have not finished their calls, at most for kStreamsLimit. If
+  // some have not finished then, it leaks the host memory. `ranks`: the communicator's ranks that share this process.
   HostStaging(const cuda::Driver& driver, Transport& transport, Log& log, std::shared_ptr<ProcessRanks> ranks);
   ~HostStaging();
   HostStaging(const HostStaging&) = delete;
@@ -55,8 +55,8 @@ class HostStaging {
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
   // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). If
-  // this rank cannot take part any more (scope kCommunicator or wider), also breaks the communicator. Has no effect on
-  // other operations.
+  // this rank cannot take part any more (scope kCommunicator or wider), also breaks the communicator. Has no effect if
+  // the operation has no StagedCall, or one for which settles() is false.
   static Status settle(Engine& engine, const Operation& operation);
 
  private:
