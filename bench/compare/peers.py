@@ -186,7 +186,8 @@ def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Var
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.collective != "all_reduce" or case.measure != "time":
-        found = [v for v in found if v.name not in ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap", "beside_heap")]
+        left_out = ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap", "beside_heap")
+        found = [v for v in found if v.name not in left_out]
     return found
 
 

@@ -32,8 +32,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Whether the path stands for a file that a process has open, for example /proc/self/fd/1 or /dev/fd/63 (bash passes
-// the latter for `>(command)`).
+// True for every path under /proc/ or /dev/fd/. Such a path usually stands for a file that a process has open, for
+// example /proc/self/fd/1 or /dev/fd/63 (bash passes the latter for `>(command)`).
 bool is_open_file(const std::string& path) { return path.starts_with("/proc/") || path.starts_with("/dev/fd/"); }
 
 // Returns the path to which symbolic links lead, so that a rename does not replace the links themselves. Stops at an

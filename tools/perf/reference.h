@@ -18,7 +18,7 @@
 
 namespace tutti::tool {
 
-// The number of logical CPUs in the affinity mask of this process. The CPU limit of a cgroup is ignored.
+// The number of logical CPUs in the affinity mask of the calling thread. The CPU limit of a cgroup is ignored.
 int usable_cores();
 
 // Measures references for one number of ranks. Used by one thread.

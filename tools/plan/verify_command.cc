@@ -118,7 +118,7 @@ struct Outcome {
   MutationCount mutations;
 };
 
-// Estimated time of all proofs for one number of ranks, in arbitrary units, for the progress bar.
+// Estimated time of the proofs of one Subject for one number of ranks, in arbitrary units, for the progress bar.
 double work_of(std::uint32_t ranks) { return static_cast<double>(ranks) * ranks; }
 
 // One algorithm of one collective, with its plans of one form (Messages in algorithms.h).

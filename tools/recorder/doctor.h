@@ -26,7 +26,7 @@ enum class Cause : std::uint8_t {
 
 struct Verdict {
   Cause cause = Cause::kNone;
-  std::vector<std::uint32_t> culprits;  // ranks at fault, ascending (kUnrecorded: perhaps at fault); empty: unknown
+  std::vector<std::uint32_t> culprits;  // ranks at fault, ascending (kUnrecorded: perhaps at fault); empty: none known
   std::string what;                     // description, one or several sentences
   std::string advice;                   // what the user can do; empty: nothing to do
 };

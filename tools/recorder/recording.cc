@@ -29,7 +29,7 @@ using recording::Header;
 using recording::Record;
 
 constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
-constexpr int kTries = 4;  // a file is read at most this often, until it can be parsed and no record is torn
+constexpr int kTries = 4;  // most tries, each with two copies of the file, to parse it without a torn record
 // The rate of the tick counter is calculated from two readings of both clocks, at least this many nanoseconds apart.
 constexpr double kLeastBaseNs = 1e6;
 

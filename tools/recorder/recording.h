@@ -129,7 +129,8 @@ void sort_recordings(std::vector<Recording>& recordings);
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);
 // The length of a call in bytes: that of the longer one of this rank's input and output. For an exchange: the sum of
-// its sends or the sum of its receives, whichever is larger. 0 if unknown. `one`: the recording that contains the call.
+// its sends or the sum of its receives, whichever is larger, plus the bytes that the rank copies to itself. 0 if the
+// length is unknown, and for a barrier. `one` is the recording that contains the call.
 std::uint64_t bytes_of(const RecordedCall& call, const Recording& one);
 
 }  // namespace tutti::tool

@@ -128,10 +128,10 @@ Status ElasticControl::serve(std::chrono::steady_clock::time_point now, std::chr
   return {};
 }
 
-// Makes the ranks set up a new communicator: sends each rank its rank number, a unique id, the step at which all
-// continue and the rank from which the others copy the state. The step is the lowest number of steps that a rank with a
-// state has done, or 0 if no rank has a state. If a rank dies during the set-up, the set-up or the first calls after it
-// fail on the other ranks, and these become ready again.
+// Makes the ranks set up a new communicator: sends each rank the number of this set-up, its rank number, the number of
+// ranks, the step at which all continue, the rank from which the others copy the state, and a unique id. The step is
+// the lowest number of steps that a rank with a state has done, or 0 if no rank has a state. If a rank dies during the
+// set-up, the set-up or the first calls after it fail on the other ranks, and these become ready again.
 Status ElasticControl::start_set_up() {
   auto id = UniqueId::create({.interface = "lo", .timeout = kFirstRankTimeout});
   if (!id) return id.error();

@@ -30,7 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // After the last rank has ended, a process that was not killed may hold output pipes open, for example one that is not
-// a descendant of this process. They are read until no data has arrived for this long.
+// a descendant of this process. Such pipes are read until no data has arrived for this long.
 constexpr std::chrono::milliseconds kDrainAfterEnd{1000};
 // The open pipes are read for at most this long after the last rank has ended, even if data continues to arrive. Time
 // in which a sink is full does not count.
@@ -38,7 +38,7 @@ constexpr std::chrono::milliseconds kMostDrain{3000};
 // After a failed job, output that could not be written is dropped if the reader of our stdout and stderr has read
 // nothing for this long.
 constexpr std::chrono::milliseconds kStalledOutput{2000};
-// The timeout of poll() after an elastic deadline has passed, unless another deadline comes earlier.
+// The shortest wait of poll() for an elastic deadline, also if that deadline is nearer or has just passed.
 constexpr std::chrono::milliseconds kCheckInterval{20};
 constexpr std::size_t kReadBytes = 64 << 10;
 
@@ -268,8 +268,7 @@ int Job::wait_ms() const {
   };
   if (drain_deadline_) consider(*drain_deadline_);
   if (elastic_ && elastic_->deadline() && stage_ == Stage::kRunning) {
-    // If this deadline has passed, the next poll waits for kCheckInterval and not for 0 ms, because the killed ranks
-    // may not have ended yet.
+    // For this deadline alone, poll() waits for at least kCheckInterval, also if the deadline has just passed.
     consider(std::max(*elastic_->deadline(), Clock::now() + kCheckInterval));
   }
   if (failure_status_ && running_ == 0 && (output_.pending() || own_errors_.pending())) {

@@ -115,7 +115,7 @@ Status resolve_parameters(const SimArguments& arguments, SimTask& task) {
   std::int32_t capability = 0;
   for (const std::uint32_t node : gpus) {
     const GpuInfo& gpu = task.cluster.machine.nodes[node].gpu;
-    // An AMD GPU: if its GCN architecture name is set, `capability` is not a compute capability.
+    // If the name of the GCN architecture is set, this is an AMD GPU, and `capability` is not a compute capability.
     if (gpu.gcn.empty()) capability = std::max(capability, gpu.capability);
   }
   if (!gpus.empty() && capability == 0) {

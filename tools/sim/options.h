@@ -26,7 +26,7 @@ struct SimArguments {
   // file of a machine in NCCL's XML format; shape must be empty then
   std::string xml_path{};
   std::uint32_t machines = 1;
-  std::uint32_t ranks = 0;  // on each machine; with GPUs only their number is allowed
+  std::uint32_t ranks = 0;  // on each machine; if that has GPUs, only the number of GPUs is allowed
   std::string bytes = "1M";
   std::string algorithm{};
   std::string protocol = "simple";

@@ -56,8 +56,9 @@ class Master {
     tours_.push_back(std::move(tour));
   }
 
-  // Puts the slack variable of the resource with the lowest negative price into the basis, because less use of this
-  // resource increases the total. Returns false, and changes nothing, if no price is negative.
+  // Puts the slack variable of one resource into the basis: of the resource whose price times capacity is negative and
+  // the lowest, because less use of this resource increases the total. Returns false, and changes nothing, if no price
+  // is negative.
   bool enter_slack(const std::vector<double>& prices) {
     std::size_t lowest = 0;
     for (std::size_t i = 0; i < rows_; ++i) {

@@ -27,7 +27,7 @@ struct DeviceCode {
   enum class Form : std::uint8_t {
     kNone,    // this build has no device code
     kBinary,  // machine code for the GPU's major version of compute capability
-    kPtx,     // PTX, which the driver compiles when it is loaded
+    kPtx,     // PTX, which the driver compiles when the code is loaded
     kTooOld,  // the GPU cannot execute any of the device code, because it is too old
   };
   Form kind = Form::kNone;

@@ -1,6 +1,6 @@
 // Tours: the paths that one ring or one tree can take through the GPUs of a machine, and the search for the cheapest
-// tour if every link has a price. Used by the search (tools/topo/search.cc, tools/topo/packing.cc). All functions are
-// pure and may be called from any thread.
+// tour if every link has a price. Used by the search (search.cc, packing.cc and even.cc in tools/topo). All functions
+// are pure and may be called from any thread.
 //
 // A place is a GPU, or a CPU if the machine has no GPUs. A tour enters by a door, visits each place once, and leaves
 // by an exit that the door allows:

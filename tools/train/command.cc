@@ -48,7 +48,7 @@ std::string program() {
 
 // Removes all occurrences of an option and its value from `words`, and returns the value. The forms are "--name VALUE"
 // and "--name=VALUE" or, for a short name, "-n VALUE" and "-nVALUE". If the option occurs several times, the last value
-// counts. Returns an empty text if the value is missing, and nothing if the option is absent.
+// counts. Returns an empty text if the option is the last word and has no value, and nothing if the option is absent.
 std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
   std::optional<std::string> value;
   const bool is_long = name.starts_with("--");
@@ -74,8 +74,8 @@ bool parse(const std::string& text, Number least, Number most, Number& value) {
   return wrong == std::errc() && last == end && value >= least && value <= most;
 }
 
-// The options of `tutti train` that concern the start of the ranks. Of these, the harness gets only the number of
-// ranks.
+// The options of `tutti train` that concern the start of the ranks. The harness does not get them as they were given,
+// but only the number of ranks (--ranks=N) and, in an elastic job, --elastic-rank.
 struct Launch {
   std::int32_t ranks = 0;
   std::optional<ElasticBounds> elastic;

@@ -10,8 +10,8 @@
 namespace tutti::tool {
 
 // Adds the command to `app`. `arguments` is the whole command line after the program's name. Stores the exit status in
-// `exit_status` when the command has run. In a rank of a job, and for --help, the command does not return: the harness
-// replaces this process.
+// `exit_status` when the command has run. In a rank of a job, for --help, and if no argument follows the word `train`,
+// the harness replaces this process, so the command returns only if it fails.
 void add_train_command(CLI::App& app, std::vector<std::string> arguments, int& exit_status);
 
 }  // namespace tutti::tool

@@ -61,7 +61,7 @@ struct TuneArguments {
   double point_s = 1;
 };
 
-// Largest number of ranks in TunePart::kCrowd, the measurement with twice as many ranks as cores.
+// Largest number of ranks in any TunePart. TunePart::kCrowd has twice as many ranks as cores, but not more than this.
 constexpr std::uint32_t kMostCrowd = 16;
 constexpr std::chrono::milliseconds kPartTimeout{30'000};
 
@@ -235,7 +235,7 @@ int run_part(const std::string& name, const std::string& csv_path) {
   return file.flush() ? kExitSuccess : failure(system_error("cannot write the measurements", errno));
 }
 
-// Runs the ranks that do a part of the measurements, which appends its rows to the file at `csv_path`.
+// Starts `ranks` ranks, which do a part of the measurements. Their rank 0 appends its rows to the file at `csv_path`.
 Status run_ranks(TunePart part, std::uint32_t ranks, const std::string& csv_path) {
   ::setenv("TUTTI_TRANSPORT", part == TunePart::kNic ? "tcp" : "shm", 1);
   ::setenv("TUTTI_ATTACH", part == TunePart::kMessages ? "off" : (part == TunePart::kCalls ? "calls" : "auto"), 1);
@@ -252,8 +252,8 @@ Status run_ranks(TunePart part, std::uint32_t ranks, const std::string& csv_path
                fmt::format("the ranks that measure \"{}\" ended with status {}", to_string(part), *status)};
 }
 
-// Measures the choices of this number of ranks. If that fails, it only warns, because the costs are useful without
-// them.
+// Measures the calls from which fit_choices() computes the choices for this number of ranks. If that fails, only
+// prints a warning, because the measured costs are useful without the choices.
 void run_choices(std::uint32_t ranks, const std::string& csv_path) {
   for (const TunePart part : {TunePart::kMessages, TunePart::kCalls}) {
     const Status done = run_ranks(part, ranks, csv_path);
@@ -361,7 +361,7 @@ int run_measure(const TuneArguments& given) {
   // These settings of the user would change the results, which must show the properties of the machine.
   for (const char* name : {"TUTTI_SLOTS", "TUTTI_SLOT_BYTES", "TUTTI_CHECKSUM", "TUTTI_UNIFORM", "TUTTI_RECORD"})
     ::unsetenv(name);
-  // Jobs do not measure if the user names a file, and --print changes no file, so these need no lock.
+  // Jobs do not measure if the user names a file, and --print changes no file, so no lock is needed in these two cases.
   const bool stores = !given.print && config->tune_file.empty();
   const auto lock = stores ? wait_for_lock(path) : std::optional<CalibrationLock>();
   const HostTopology host = discover_host();
@@ -415,8 +415,8 @@ int run_tune(const TuneArguments& given, const std::vector<std::string>& argumen
 }
 
 // Returns an error message if the user has given an option that belongs to another task than the selected one (measure,
-// --explain or --regret), because the option would have no effect, or if options exclude each other. Otherwise returns
-// nothing.
+// --explain or --regret), because the option would have no effect, if options exclude each other, or if --transports is
+// not valid for --explain. Otherwise returns nothing.
 std::optional<std::string> contradiction(const CLI::App& command, const TuneArguments& given) {
   constexpr std::pair<std::string_view, std::string_view> kOptions[] = {
       {"--print", "measure"},      {"--shape", "explain"},      {"--xml", "explain"},     {"--nodes", "explain"},
