@@ -199,9 +199,9 @@ typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarRes
 
 // The statistics of ncclCommMemStats(). All are in bytes of device memory, except ncclStatGpuMemSuspended.
 typedef enum {
-  ncclStatGpuMemSuspend = 0,    // memory that ncclCommSuspend() can free
+  ncclStatGpuMemSuspend = 0,    // memory of the connections, which ncclCommSuspend() frees
   ncclStatGpuMemSuspended = 1,  // 1 while the communicator is suspended, otherwise 0
-  ncclStatGpuMemPersist = 2,    // memory that ncclCommSuspend() cannot free
+  ncclStatGpuMemPersist = 2,    // memory that ncclCommSuspend() cannot free: always 0
   ncclStatGpuMemTotal = 3       // sum of ncclStatGpuMemSuspend and ncclStatGpuMemPersist
 } ncclCommMemStat_t;
 
@@ -305,12 +305,12 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
 // Never blocks. asyncError is ncclInProgress while comm is being created, or while another function that waits for
-// other ranks (for example ncclCommSplit) runs in the background. Otherwise it is comm's first error; if there is none,
-// ncclInProgress while a call on host memory is pending, and ncclSuccess if no call is pending.
+// other ranks (for example ncclCommSplit) runs. Otherwise it is the first error that broke comm or that no call has
+// returned; if there is none, ncclInProgress while a call on host memory is pending, otherwise ncclSuccess.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
-// All ranks make the call, which completes all issued operations. Then comm can only be queried, destroyed or aborted.
+// All ranks make the call, which completes all issued operations. comm then refuses new ones, but can be queried.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 // Frees comm. If comm was not finalized, it is finalized first; but if comm has an error, was revoked or suspended, or
@@ -328,7 +328,7 @@ ncclResult_t pncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
-// flags: NCCL_SUSPEND_MEM. Until ncclCommResume(), comm can only be queried, revoked, destroyed or aborted.
+// flags: NCCL_SUSPEND_MEM. Until ncclCommResume(), comm refuses operations, but can be queried, revoked or destroyed.
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
@@ -465,7 +465,8 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclC
 // ---- Groups ---------------------------------------------------------------------------------------------------------
 // Each thread has a group of its own. Between ncclGroupStart() and ncclGroupEnd() it collects the thread's collectives,
 // sends, receives and one-sided calls, and its calls that register windows or that create, finalize, suspend or resume
-// communicators (but not ncclCommInitAll()). In nested groups the outermost ncclGroupEnd() runs the collected calls.
+// communicators (but not ncclCommInitAll()). If ncclCommDestroy() must finalize, the group collects this step, too. In
+// nested groups the outermost ncclGroupEnd() runs the collected calls.
 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);

@@ -482,8 +482,8 @@ class TUTTI_API Communicator {
   // Device memory is registered differently, by a collective call; docs/communicator.md has the rules. Errors, reported
   // to all ranks: kInvalidArgument (names the rank that passed memory of another GPU or context), kSystem (names the
   // rank on which it failed), kDevice, kUnsupported (memory of a pool, managed memory, virtual memory that other
-  // processes cannot map, or 64 registrations exist). If calls on device memory run on the host: kUnsupported on this
-  // rank only, and the call has no effect.
+  // processes cannot map or that has too many parts, or 64 registrations exist). If calls on device memory run on the
+  // host: kUnsupported on this rank only, and the call has no effect.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
   // Ends every operation in progress (in uniform mode later, see `uniform`) with kAborted, on this rank at once and on

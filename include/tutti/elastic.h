@@ -64,7 +64,8 @@ class TUTTI_API Elastic {
   // run --elastic`, next() does not wait for other ranks at the end, and a `restore` that fails ends the job.
   bool next(std::uint64_t steps, const Restore& restore);
   // Reports the result of the step. After an error the ranks form a new communicator: next() destroys the present
-  // one, and every Memory of the present one must be released before next() is called.
+  // one, and every Memory of the present one must be released before next() is called. Without `tutti run --elastic`
+  // an error ends the job instead.
   void done(const Status& status);
 
   // The number of the step to do now, counted from 0. After a restore it may be lower than before, because another rank

@@ -25,12 +25,12 @@ enum class ErrorCode : std::uint8_t {
   kInvalidArgument,  // a wrong argument of this rank or, if Error::rank is a rank, a buffer of that rank was unusable
   kMismatch,         // the ranks of one call disagree on its arguments; Error::rank is a rank that differs
   kInvalidPlan,      // the text of a plan is malformed, or the verifier has found the plan incorrect
-  kUnsupported,      // the arguments are correct, but this build or this machine cannot carry out the call
+  kUnsupported,      // the arguments are valid, but Tutti cannot carry out such a call, in general or on this machine
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
   kTimeout,          // a deadline passed; the message names the missing ranks
   kAborted,          // abort() was called on this rank or a peer; in uniform mode also: the call failed on another rank
   kPeerLost,         // the process of a peer ended, its connection broke, or the peer left the communicator
-  kRefused,          // a peer is not accepted: different job, user or protocol version, or it sent a malformed message
+  kRefused,          // a rank was not accepted: other job, user or version, malformed message, or too late for agree()
   kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission
   kDevice,           // the CUDA driver returned an error, or a kernel failed; the CUDA context may be lost
   kDamaged,          // a message was corrupted in transit: its checksum is wrong (CommunicatorOptions::checksum)

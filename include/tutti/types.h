@@ -26,8 +26,8 @@ enum class DataType : std::uint8_t {
   kFloat64 = 8,
   kBfloat16 = 9,  // reduced in float32, rounded to nearest even once per step
   // The 8-bit types of the Open Compute Project (OCP). Reduced in float32, rounded to nearest even once per step. A
-  // result that is out of range or infinite becomes the largest finite value with the same sign. A NaN is stored as
-  // 0x7F.
+  // result that is out of range or infinite becomes the largest finite value with the same sign. A result that is NaN
+  // is 0x7F. Values that are only copied keep their bits.
   kFloat8E4M3 = 10,  // largest value 448; has no infinities
   kFloat8E5M2 = 11,  // largest value 57344; infinities are read and copied, but are never the result of a reduction
 };

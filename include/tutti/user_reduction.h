@@ -1,4 +1,5 @@
-// UserReduction: a reduction function that the caller supplies, for calls on host memory.
+// UserReduction: a reduction function that the caller supplies. It always runs on the host. If a call's buffers are
+// device memory, the host carries out the call, with copies in and out.
 #pragma once
 
 #include <cstddef>

@@ -287,7 +287,7 @@ ncclResult_t find_ready(ncclComm_t handle, const char* function, CommPtr* comm) 
     case Phase::kSuspended:
       return fail_in(function, ncclInvalidUsage, "the communicator is suspended: call ncclCommResume() first");
     case Phase::kFinalized:
-      return fail_in(function, ncclInvalidUsage, "the communicator was finalized: it can only be destroyed");
+      return fail_in(function, ncclInvalidUsage, "the communicator was finalized: destroy it, and create a new one");
   }
   return ncclInternalError;
 }

@@ -11,7 +11,8 @@
 // function, or ncclGroupEnd(), returns, in the caller's thread. If a group has several such jobs, those without a
 // common communicator run at the same time, in several threads. A job of a nonblocking communicator runs in a
 // background thread, and the caller uses ncclCommGetAsyncError() to find out when the job has ended. A communicator
-// runs one job at a time. While a job runs, it refuses the calls that need a ready communicator (find_ready()).
+// runs one job at a time. While its job runs, the communicator refuses the calls for which it must be ready
+// (find_ready()).
 //
 // Threads: all functions may be called from any thread. `mutex` protects the members that change. After set-up, `rank`,
 // `ranks` and `communicator` no longer change, and are also read without the mutex.

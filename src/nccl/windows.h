@@ -87,7 +87,8 @@ class Windows {
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Waits until `count` signals `from` (this peer, index and context) have arrived that no earlier wait() has consumed,
-  // and consumes them. If it has to wait, and data of a put of that peer could not be stored, returns that error.
+  // and consumes them. If it has to wait, and data of a put of that peer could not be stored, returns that error. Does
+  // not wait for signals of this rank itself: if there are fewer than `count`, returns kInvalidArgument.
   Status wait(const Signal& from, std::uint64_t count);
   // Waits until all puts of this rank have ended, and receives the puts of other ranks meanwhile. Then finalizes the
   // channel. Does not finalize it if a put has failed and no put() has returned its error yet (returns that error), or
