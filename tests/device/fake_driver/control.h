@@ -17,7 +17,8 @@
 //   FAKE_CUDA_WITHOUT           name of a function that is missing
 //   FAKE_CUDA_STUB (0)          1 to behave as the stub library of the CUDA toolkit
 //   FAKE_CUDA_FAIL              for example "cuMemAlloc:3:2": the third call of cuMemAlloc fails with result 2
-//   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms
+//   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms. The default is twice patience()
+//                               (tests/support/patience.h), so it is longer with a sanitizer
 //   FAKE_CUDA_IMPLICIT_WAITS (0)  1 if module loads and unloads, the first launch in a context, and launches that need
 //                                 more local memory than all before wait for the work of the context, as on a real
 //                                 driver. Calls that free memory always wait

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "hooks.h"
+#include "tests/support/patience.h"
 
 namespace tutti::cuda::fake {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 std::atomic<unsigned>& stuck_ms() {
   static std::atomic<unsigned> milliseconds = [] {
     const char* text = std::getenv("FAKE_CUDA_STUCK_MS");
-    return text == nullptr ? 60'000u : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+    return static_cast<unsigned>(text == nullptr ? (2 * test::patience()).count() : std::strtol(text, nullptr, 10));
   }();
   return milliseconds;
 }
