@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <system_error>
 
 #include "bootstrap/bootstrap.h"
 
@@ -14,6 +16,14 @@ constexpr std::size_t kRanksPerDigit = 4;
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 constexpr std::size_t kMostBytes = Bootstrap::kMaxBlobBytes - 1;  // gather_or_fail() adds one character in front
 static_assert(kMostScatteredRanks / kRanksPerDigit < kMostBytes);
+
+// The decimal number that is the whole text; nothing if the text is not one.
+std::optional<std::size_t> number_of(std::string_view text) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 std::string pack_runs(const std::vector<bool>& set) {
   std::string text;
@@ -65,12 +75,11 @@ std::vector<bool> unpack_ranks(std::string_view text, std::size_t ranks) {
     const std::string_view run = text.substr(0, text.find(','));
     text.remove_prefix(std::min(run.size() + 1, text.size()));
     const std::size_t dash = run.find('-');
-    std::size_t first = ranks;
-    std::size_t last = 0;
     if (dash == std::string_view::npos) continue;
-    std::from_chars(run.data(), run.data() + dash, first);
-    std::from_chars(run.data() + dash + 1, run.data() + run.size(), last);
-    for (std::size_t r = first; r <= last && r < ranks; ++r) set[r] = true;
+    const auto first = number_of(run.substr(0, dash));
+    const auto last = number_of(run.substr(dash + 1));
+    if (!first || !last) continue;
+    for (std::size_t r = *first; r <= *last && r < ranks; ++r) set[r] = true;
   }
   return set;
 }
