@@ -85,7 +85,8 @@ struct RendezvousOptions {
   // At most one of the following three is set. It replaces `ports`, `job_id` and `key` (and `unique_id` also replaces
   // `host`), because the ranks then meet by a unique id, which contains an address, a port and a secret. Either the
   // caller gives the id (`unique_id`), or the launcher has a store (`pmi_fd` or `pmix`): rank 0 makes an id for `host`
-  // and a port of `port_range`, and passes it to the other ranks through that store.
+  // and a port of `port_range`, and passes it to the other ranks through that store. With `pmi_fd`, the name of the id
+  // in the store contains a hash of `job_id`.
   std::optional<Wiped<UniqueId>> unique_id;
   std::optional<int> pmi_fd;  // descriptor of a PMI-1 store
   bool pmix = false;          // the store is reached through the PMIx library

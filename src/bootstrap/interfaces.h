@@ -31,8 +31,8 @@ Result<std::vector<InterfaceAddress>> interface_addresses();
 // subnet. Pure function.
 Result<std::string> select_address(std::string_view wanted, std::span<const InterfaceAddress> there);
 
-// Selects one of this machine's addresses by the rules of select_address(). The message of a kConfig error also names
-// the first interface, if there is one, that `wanted` names and that exists but is down.
+// Selects one of this machine's addresses by the rules of select_address(). If `wanted` names interfaces that exist but
+// are down, the message of a kConfig error also names one of them.
 Result<std::string> interface_address(std::string_view wanted);
 
 bool is_own_address(const std::string& address);

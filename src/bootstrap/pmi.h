@@ -60,9 +60,9 @@ class PmiClient {
 
 // Every rank of the job calls this function. Rank 0 makes a unique id for options.host and a port of
 // options.port_range, and puts it into the launcher's store. All ranks return that id. If rank 0 cannot make it, rank 0
-// returns the reason, and the others no_unique_id(). If a job creates several
-// communicators one after the other, each uses another name in the store, so that the ids are not confused. At most
-// kMaxCommunicators (pmi.cc) communicators are possible for one job id; for the next one, the error is kRefused.
+// returns the reason, and the others no_unique_id(). If a job creates several communicators one after the other, the id
+// of each gets another name in the store, so that the ids are not confused. At most kMaxCommunicators (pmi.cc)
+// communicators are possible for one job id; for the next one, the error is kRefused.
 Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::TimePoint deadline);
 
 }  // namespace tutti

@@ -38,6 +38,7 @@ class RootAddresses {
   // NAME" in the hosts file. False for localhost and for a numeric loopback address.
   bool is_loopback_by_hosts_file() const;
   // The host for messages, followed by list() in parentheses, unless list() is empty or contains only the same text.
+  // If the host is empty: only list().
   std::string text() const;
 
  private:

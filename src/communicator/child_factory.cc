@@ -162,8 +162,8 @@ Result<std::vector<std::uint32_t>> ChildFactory::remaining_ranks(std::span<const
 
 // Each round makes a new communicator of the ranks that the last agreement named, and then agrees a second time on
 // whether all of them have it. This second agreement also resolves the case that the last message of the set-up was
-// lost and one rank does not know whether the others succeeded. If the second agreement names fewer ranks, its list
-// is the start of the next round.
+// lost and one rank does not know whether the others succeeded. If the second agreement names other ranks than the
+// first, its list is the start of the next round.
 Result<ChildFactory::Child> ChildFactory::shrink_to_survivors(const Agree& agree) {
   auto who = agree({});
   while (who.ok()) {

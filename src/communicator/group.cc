@@ -84,8 +84,9 @@ class GroupImpl {
   static Status submit_member(CommunicatorImpl& communicator, Member& member, Engine::Progress progress,
                               std::vector<WorkImpl::Part>& parts);
 
-  // All ranks must submit the calls of several communicators in the same order: if they have one stream, its calls wait
-  // for each other. So the order is that of the communicators' numbers, which are the same on all ranks.
+  // All ranks must submit the calls of several communicators in the same order: if the calls use one stream, each waits
+  // for the one before it, and ranks with different orders would wait for each other. So the order is that of the
+  // communicators' numbers, which are the same on all ranks.
   struct SameOrder {
     bool operator()(const CommunicatorImpl* a, const CommunicatorImpl* b) const {
       const Membership& first = a->membership();

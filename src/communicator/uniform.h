@@ -13,7 +13,7 @@
 // have the outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and
 // the consensus returns the minimum of each:
 //
-//   operation = 2 * position + (1 if this rank's part of that call succeeded)
+//   operation = 2 * position + (1 if this rank's part of that call succeeded and run() still waits for the outcome)
 //   value     = -(4 * position + (2 if the call before is known to have failed)
 //                              + (1 if this rank has made the call at its position, and lacks its outcome))
 //

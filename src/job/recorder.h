@@ -44,8 +44,8 @@ class Recorder {
 
   std::uint64_t now() const { return recording::read_ticks(ticks_); }
 
-  // Records that the next operation starts now. Returns the serial number of its record, which identifies the
-  // operation in later calls.
+  // Records that the next operation starts now. With recording::kNotStarted in `flags`: that it has failed before its
+  // start. Returns the serial number of its record, which identifies the operation in later calls.
   std::uint64_t begin(const CallTag& tag, recording::CallPath way, std::uint8_t flags = 0) {
     const std::uint64_t serial = next_ += 2;
     recording::Record& record = record_at(serial);

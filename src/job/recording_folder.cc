@@ -104,7 +104,7 @@ Status RecordingFolder::open_one(const std::string& path) {
   return {};
 }
 
-// Opens the next usable candidate.
+// Opens the next usable candidate, if no folder is open. Returns whether a folder is open then.
 bool RecordingFolder::open() {
   while (fd_ < 0 && !candidates_.empty()) {
     const std::string path = std::move(candidates_.back());
@@ -199,7 +199,7 @@ void RecordingFolder::mark_completed(const std::string& name) {
   if (fd_ < 0) return;
   std::string ended = name.substr(0, name.size() - recording::kSuffix.size());
   ended += recording::kEndedSuffix;
-  // the file was removed, or it is in another folder
+  // A failure means that the file was removed, or is in another folder. Then there is nothing to count.
   if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;
   ended_.push_back(std::move(ended));
   if (ended_.size() <= kMostEnded) return;

@@ -216,8 +216,8 @@ bool Consensus::contact_candidates(std::int64_t now_ns) {
   }
   for (std::uint32_t peer = 0; peer < rank_ && candidates < kCoordinatorCandidates; ++peer) {
     PeerState& candidate = peers_[peer];
-    // The timeout of a candidate starts with its last message, but not before this rank's begin(). So all ranks
-    // give up a silent candidate at approximately the same time.
+    // The timeout of a candidate starts with its last message or, if that is later, with this rank's begin() or its
+    // first kJoin to the candidate. So all ranks give up a silent candidate at approximately the same time.
     const std::int64_t since_ns = std::max(candidate.last_heard_ns, began_ns_);
     if (candidate.join_sent_ns != 0 && now_ns - since_ns > timeout_ns_) candidate.dropped = true;
     if (!candidate.dead && !candidate.dropped) visit(peer);

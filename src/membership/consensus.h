@@ -19,14 +19,14 @@
 //
 // The lowest live rank is the coordinator. Every other rank sends kJoin to the lowest ranks below it, at most
 // kCoordinatorCandidates (consensus.cc) of them (the coordinator candidates). If a candidate has died, or has been
-// silent for the timeout, the rank contacts the next higher rank below it instead. A rank becomes the coordinator if no
-// rank below it is left, unless it has promised a ballot of a higher rank, which it then follows. When all live ranks
-// have joined, or the timeout is over, the coordinator sends kPrepare to all joined ranks. When all of them have
-// promised, died or been silent for the timeout, the coordinator makes its proposal: of the accepted proposals that it
-// has itself or that the promises report, the one with the highest ballot. If there is none, it proposes the set of
-// itself and the ranks that have promised. It decides when every live member of the proposal has accepted. If a
-// coordinator dies, the next candidate takes over with a higher ballot, learns from the promises which proposal may
-// have been decided, and proposes that same proposal again.
+// silent for the timeout, the sender of kJoin contacts another rank instead: the lowest of those below itself that are
+// not candidates yet. A rank becomes the coordinator if no rank below it is left, unless it has promised a ballot of a
+// higher rank, which it then follows. When all live ranks have joined, or the timeout is over, the coordinator sends
+// kPrepare to all joined ranks. When all of them have promised, died or been silent for the timeout, the coordinator
+// makes its proposal: of the accepted proposals that it has itself or that the promises report, the one with the
+// highest ballot. If there is none, it proposes the set of itself and the ranks that have promised. It decides when
+// every live member of the proposal has accepted. If a coordinator dies, the next candidate takes over with a higher
+// ballot, learns from the promises which proposal may have been decided, and proposes that same proposal again.
 //
 // The differences from Paxos:
 // - The quorum of phase 2 is not a majority but all members of the proposal, because the surviving one of two ranks

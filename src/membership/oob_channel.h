@@ -81,8 +81,9 @@ class OobChannel {
   // Removes and returns the oldest complete message of the peer. Returns nothing if none is complete. Malformed
   // datagrams are dropped, so that a wait for their message times out.
   std::optional<std::string> take(std::uint32_t peer);
-  // True if the process of the peer has exited. For a peer on another machine: true if the connection to the peer
-  // has ended, or the peer cannot be reached. Messages that arrived before can still be taken.
+  // For a peer on this machine: SegmentExchange::peer_gone(), which is true, for example, if the process of the peer
+  // has exited. For a peer on another machine: true if the connection to the peer has ended, or the peer cannot be
+  // reached. Messages that arrived before can still be taken.
   bool gone(std::uint32_t peer);
   // The reason why no TCP connection to the peer could be opened. Empty if one was opened or none was tried, and
   // for a peer on this machine.

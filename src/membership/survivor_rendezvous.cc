@@ -36,8 +36,8 @@ Error given_up(std::uint32_t peer) {
 
 Error no_random_number() { return {ErrorCode::kSystem, ErrorScope::kCall, -1, "no random number can be had"}; }
 
-// Formats the excluded ranks, which are the ranks 0 .. `ranks` - 1 that are not in `survivors`, for example "2-4,
-// 7". Equal lists give equal texts, so the texts can be compared.
+// Formats the excluded ranks, which are the ranks 0 .. `ranks` - 1 that are not in `survivors`. For example, the ranks
+// 2, 3, 4 and 7 give the text "2-4, 7". Equal lists give equal texts, so the texts can be compared.
 std::string format_excluded(const std::vector<std::uint32_t>& survivors, std::uint32_t ranks) {
   std::string text;
   std::uint32_t next = 0;

@@ -44,11 +44,13 @@ class DeviceSide {
   bool runs_on_devices() const { return executor() != nullptr; }
   // Whether calls like this run in parts if the buffers are GPU memory (AcrossMachines). The same on all ranks.
   virtual bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const = 0;
-  // Which GPUs carry out a call for which takes() is true. The same on all ranks.
+  // Which GPUs carry out the whole of a call for which takes() is true. kNone for AcrossMachines, whose GPUs carry out
+  // only parts of calls. The same on all ranks.
   GpuUse gpu_use() const;
 
-  // Whether the call's buffers are memory of this rank's GPU, so that the GPU should carry out the call. False if the
-  // call has a user reduction. Errors: for example buffers on two GPUs.
+  // Whether the GPU should carry out the call (AcrossMachines: parts of it), because its buffers are memory of this
+  // rank's GPU. False for calls that GPUs do not carry out, for example if the call has a user reduction. Errors: for
+  // example buffers on two GPUs.
   virtual Result<bool> takes(const CheckedCall& checked, const CallOptions& options) = 0;
   // Makes the operation of a call for which takes() is true. Returns null if the host has to carry out this call; then
   // all ranks get null.
@@ -76,6 +78,7 @@ class DeviceSide {
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // The error after which the GPUs cannot carry out calls any more; nothing if there is none. Asks the driver, too.
+  // AcrossMachines also returns errors of scope kCall, of calls that have failed alone.
   virtual std::optional<Error> failure() = 0;
   // Call fail() if this rank cannot take part any more, and abort() for Communicator::abort(). Both end the calls on
   // the GPUs.

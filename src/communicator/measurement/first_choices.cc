@@ -31,7 +31,8 @@ constexpr std::chrono::milliseconds kLeastSetUpTimeout{5'000};
 
 Error not_measured(std::string why) { return {ErrorCode::kTimeout, ErrorScope::kCall, -1, std::move(why)}; }
 
-// A communicator of all ranks for the measurement, with the default settings.
+// A communicator of all ranks for the measurement. It has the given `attach` and the default number and size of slots,
+// makes no recording, does not use the uniform mode, and logs only errors.
 Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, const std::vector<std::uint32_t>& members,
                                                std::uint64_t id, AttachPolicy attach, const Gather& gather) {
   auto own = std::make_shared<JobContext>(job_context);  // shared by the parts of the communicator
@@ -50,9 +51,9 @@ Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, co
                            std::min(job_context.config.timeout, kTimeout), gather);
 }
 
-// Measures with two communicators, one for each value of TUTTI_ATTACH that is compared. If the system forbids the
-// calls, measures only the other choices. Errors: kTimeout if there was not enough time or the machine was too busy;
-// kUnsupported if the ranks do not share memory; and the errors of the calls.
+// Measures with two communicators, one for each value of TUTTI_ATTACH that is compared. If the system forbids
+// cross-memory attach, measures only short calls (ChoiceGroups::kShortCalls). Errors: kTimeout if there was not enough
+// time or the machine was too busy; kUnsupported if the ranks do not share memory; and the errors of the calls.
 Result<std::vector<Measurement>> measure(Communicator& by_messages, Communicator& by_calls) {
   const Transport& transport = *CommunicatorImpl::of(by_calls).environment().transport;
   if (!transport.shares_memory()) {

@@ -20,8 +20,8 @@ inline constexpr std::uint32_t kMostMeasuringRanks = 16;
 bool may_measure(const JobContext& job_context, std::uint32_t ranks);
 
 // Whether rank 0 permits the measurement (Tuning::measure), and choices for these ranks are missing and can be
-// measured. `cores`: the cores that the ranks share. If there are fewer cores than ranks, the calls take too long, and
-// noise cannot be told from what is measured. The same on all ranks.
+// measured. `cores`: JobFacts::cores. If there are fewer cores than ranks, the calls take too long, and noise cannot be
+// told from what is measured. The same on all ranks.
 bool needs_measurement(const Tuning& tuning, std::uint32_t ranks, std::uint32_t cores);
 
 // The measurement itself. All ranks of the job must call it if needs_measurement() is true. It takes some set-up rounds
