@@ -4,7 +4,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "base/paths.h"
 #include "topology/speeds.h"
@@ -28,9 +27,11 @@ std::uint32_t hexadecimal_of(const std::string& file) { return parse_hexadecimal
 // CPU first, and then that of the device itself.
 std::vector<std::string> chain_of(const std::string& folder) {
   std::vector<std::string> chain;
-  std::istringstream parts(resolve_path(folder));
-  for (std::string part; std::getline(parts, part, '/');) {
-    if (auto id = parse_bus_id(part)) chain.push_back(*std::move(id));
+  const std::string path = resolve_path(folder);
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    if (auto id = parse_bus_id(path.substr(begin, end - begin))) chain.push_back(*std::move(id));
+    begin = end + 1;
   }
   return chain;
 }
@@ -115,7 +116,7 @@ void read_interfaces(const std::string& root, std::vector<SysfsNic>& nics) {
   const std::string folder = join_path(root, "sys/class/net");
   for (const std::string& name : names_in_folder(folder, kMaxNics)) {
     const std::string interface = join_path(folder, name);
-    if (!is_file(join_path(interface, "device"))) continue;
+    if (!file_exists(join_path(interface, "device"))) continue;
     SysfsNic nic;
     nic.name = name;
     nic.ethernet = true;

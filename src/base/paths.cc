@@ -11,26 +11,17 @@
 #include <memory>
 
 namespace tutti {
-namespace {
-
-// Returns the type of the file, in the form of stat()'s st_mode. Returns 0 if there is no file.
-mode_t type_of(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 ? status.st_mode & S_IFMT : 0;
-}
-
-}  // namespace
-
 std::string join_path(std::string_view folder, std::string_view name) {
   std::string path(folder);
-  if (!path.ends_with('/')) path += '/';
+  if (!path.empty() && !path.ends_with('/')) path += '/';
   return path += name;
 }
 
 std::string folder_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return {};
-  return path.substr(0, std::max<std::size_t>(slash, 1));
+  std::size_t end = path.rfind('/');
+  if (end == std::string::npos) return {};
+  while (end > 1 && path[end - 1] == '/') --end;
+  return path.substr(0, std::max<std::size_t>(end, 1));
 }
 
 std::string resolve_path(const std::string& path) {
@@ -38,16 +29,29 @@ std::string resolve_path(const std::string& path) {
   return ::realpath(path.c_str(), resolved.data()) == nullptr ? std::string() : std::string(resolved.data());
 }
 
-bool is_file(const std::string& path) { return type_of(path) != 0; }
-bool is_folder(const std::string& path) { return type_of(path) == S_IFDIR; }
-bool is_regular_file(const std::string& path) { return type_of(path) == S_IFREG; }
+FileType file_type(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return FileType::kNone;
+  if (S_ISREG(status.st_mode)) return FileType::kRegular;
+  return S_ISDIR(status.st_mode) ? FileType::kFolder : FileType::kOther;
+}
+
+bool file_exists(const std::string& path) { return file_type(path) != FileType::kNone; }
 
 int create_folders(const std::string& folder) {
-  if (folder.empty() || is_folder(folder)) return 0;
-  if (is_file(folder)) return ENOTDIR;
-  if (const int error = create_folders(folder_of(folder)); error != 0) return error;
-  // Another process may have created it in the meantime.
-  return ::mkdir(folder.c_str(), 0777) == 0 || is_folder(folder) ? 0 : errno;
+  if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) return 0;
+  const int error = errno;  // before stat(), which changes errno
+  const FileType existing = file_type(folder);
+  if (existing == FileType::kFolder) return 0;
+  if (existing != FileType::kNone) return ENOTDIR;
+  if (error != ENOENT) return error;
+  const std::string above = folder_of(folder);
+  if (above.empty() || above == folder) return error;
+  if (const int above_error = create_folders(above); above_error != 0) return above_error;
+  if (::mkdir(folder.c_str(), 0777) == 0) return 0;
+  const int second_error = errno;
+  // It can exist now: another process has created it, or `folder` is "a/", and "a" was created as the folder above.
+  return file_type(folder) == FileType::kFolder ? 0 : second_error;
 }
 
 std::vector<std::string> names_in_folder(const std::string& folder, std::size_t most) {

@@ -81,7 +81,7 @@ std::string accelerators() {
 std::string nics() {
   std::string text;
   for (const std::string& one : entries("/sys/class/net")) {
-    if (!is_file(join_path(one, "device"))) continue;  // no hardware: loopback, bridges, interfaces of containers
+    if (!file_exists(join_path(one, "device"))) continue;  // no hardware: loopback, bridges, interfaces of containers
     text += fmt::format("nic {}:{};", first_line(join_path(one, "device/vendor")),
                         first_line(join_path(one, "device/device")));
   }
@@ -144,9 +144,9 @@ Status create(const std::string& folder) {
 // Creates a folder, accessible to its owner only, and the one above it. But if the folder in which they are created
 // belongs to another user (for example HOME under sudo), creates nothing, because that user could not use them.
 Status create_own_folder(const std::string& folder) {
-  if (is_file(folder)) return {};
+  if (file_exists(folder)) return {};
   std::string above = folder_of(folder);
-  if (!is_file(above)) above = folder_of(above);
+  if (!file_exists(above)) above = folder_of(above);
   struct stat status {};
   if (::stat(above.c_str(), &status) != 0) return system_error(folder, "cannot be created");
   if (status.st_uid != ::geteuid()) {
@@ -183,10 +183,10 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
   // Check for the folder first: before the first measurement there is none, and then the hash is not needed, for which
   // dozens of files must be read.
   const std::string folder = calibration_folder(environment);
-  if (folder.empty() || !is_folder(folder)) return std::optional<Parameters>();
+  if (folder.empty() || file_type(folder) != FileType::kFolder) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();
   const std::string path = fmt::format("{}/{}.json", folder, hardware);
-  if (!is_file(path)) return std::optional<Parameters>();
+  if (!file_exists(path)) return std::optional<Parameters>();
   auto parameters = load_parameters(path);
   if (!parameters) return parameters.error();
   if (parameters->hardware == hardware) return std::optional<Parameters>(*std::move(parameters));

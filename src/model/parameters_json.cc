@@ -384,7 +384,8 @@ Result<Parameters> parse_parameters(std::string_view json) {
 
 Result<Parameters> load_parameters(const std::string& path) {
   // Opening or reading a named pipe would block, so only regular files are read.
-  if (is_file(path) && !is_regular_file(path)) {
+  const FileType type = file_type(path);
+  if (type != FileType::kNone && type != FileType::kRegular) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};
   }
   std::ifstream file(path, std::ios::binary);

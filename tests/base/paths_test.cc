@@ -30,11 +30,14 @@ TEST(PathText, IsJoinedWithOneSlash) {
   EXPECT_EQ(join_path("/a", "b"), "/a/b");
   EXPECT_EQ(join_path("/a/", "b/c"), "/a/b/c");
   EXPECT_EQ(join_path("/", "b"), "/b");
+  EXPECT_EQ(join_path("", "b"), "b");
 }
 
 TEST(PathText, IsCutAtTheLastSlash) {
   EXPECT_EQ(folder_of("/a/b"), "/a");
   EXPECT_EQ(folder_of("/a/"), "/a");
+  EXPECT_EQ(folder_of("/a//b"), "/a");
+  EXPECT_EQ(folder_of("//a"), "/");
   EXPECT_EQ(folder_of("/a"), "/");
   EXPECT_EQ(folder_of("/"), "/");
   EXPECT_EQ(folder_of("a/b"), "a");
@@ -47,13 +50,13 @@ TEST_F(Paths, HaveATypeThatFollowsLinks) {
   ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
   ASSERT_EQ(symlink(at("file").c_str(), at("link").c_str()), 0);
   ASSERT_EQ(symlink(at("nothing").c_str(), at("broken").c_str()), 0);
-  for (const char* name : {".", "file", "pipe", "link"}) EXPECT_TRUE(is_file(at(name))) << name;
-  for (const char* name : {"nothing", "broken", "file/x"}) EXPECT_FALSE(is_file(at(name))) << name;
-  EXPECT_TRUE(is_folder(at(".")));
-  EXPECT_FALSE(is_folder(at("file")));
-  EXPECT_TRUE(is_regular_file(at("link")));
-  EXPECT_FALSE(is_regular_file(at("pipe")));
-  EXPECT_FALSE(is_regular_file(at(".")));
+  for (const char* name : {".", "file", "pipe", "link"}) EXPECT_TRUE(file_exists(at(name))) << name;
+  for (const char* name : {"nothing", "broken", "file/x"}) EXPECT_FALSE(file_exists(at(name))) << name;
+  EXPECT_EQ(file_type(at(".")), FileType::kFolder);
+  EXPECT_EQ(file_type(at("file")), FileType::kRegular);
+  EXPECT_EQ(file_type(at("link")), FileType::kRegular);
+  EXPECT_EQ(file_type(at("pipe")), FileType::kOther);
+  EXPECT_EQ(file_type(at("broken")), FileType::kNone);
 }
 
 TEST_F(Paths, AreResolved) {
@@ -65,12 +68,15 @@ TEST_F(Paths, AreResolved) {
 
 TEST_F(Paths, AreCreatedWithTheFoldersAbove) {
   EXPECT_EQ(create_folders(at("a/b/c/")), 0);
-  EXPECT_TRUE(is_folder(at("a/b/c")));
+  EXPECT_EQ(file_type(at("a/b/c")), FileType::kFolder);
   EXPECT_EQ(create_folders(at("a/b/c")), 0) << "it exists";
   EXPECT_EQ(create_folders(""), 0) << "the current folder exists";
   std::ofstream(at("file")) << "text";
   EXPECT_EQ(create_folders(at("file")), ENOTDIR);
   EXPECT_EQ(create_folders(at("file/x")), ENOTDIR);
+  ASSERT_EQ(symlink(at("nothing").c_str(), at("broken").c_str()), 0);
+  EXPECT_EQ(create_folders(at("broken")), EEXIST) << "the link, not the lack of the file that it names";
+  EXPECT_EQ(create_folders(at(std::string(300, 'x'))), ENAMETOOLONG);
   EXPECT_EQ(create_folders("/proc/none/x"), ENOENT);
 }
 

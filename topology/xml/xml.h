@@ -1,10 +1,10 @@
 // NCCL's XML topology files: reading, checking, writing. All functions are pure and may be called by any thread. They
-// work on texts; the caller reads and writes the files. Only the `tutti` command and tests link this
-// (tutti::topology_xml).
+// work on texts; the caller reads and writes the files. The library does not link this (tutti::topology_xml), but the
+// `tutti` command and tests do.
 //
 // If possible, reading continues after a fault. Each fault becomes a Finding with its line, up to kMaxXmlFindings. For
-// any text, time and memory are bounded by the limits below: no entity is expanded, and nothing recurses deeper than
-// kMaxXmlDepth.
+// any text, time and memory are bounded by the limits below: entities that the text defines are not expanded (only
+// those of XML itself, such as &amp;), and nothing recurses deeper than kMaxXmlDepth.
 //
 // Tutti adds extensions to the format, which NCCL ignores. An extension is written only if the graph has a property
 // that NCCL's format cannot express: the attribute tutti_name for the name of the graph or of a part,
