@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154
-# Sourced by scripts/test: the parts of --full. The first one is the whole quick run; the others are the checks that the
-# quick run does not make. SC2154 is disabled because count.sh and quick.sh set some of the variables.
+# Sourced by scripts/test: the parts of --full. The first one is the whole quick run. The others make further checks;
+# those with sanitizers and fuzzers also repeat checks of the quick run, in optimised builds or for a longer time.
+# SC2154 is disabled because count.sh and quick.sh set some of the variables.
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
@@ -65,11 +66,12 @@ repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 # Computations that take up to three minutes with a sanitizer: proofs of the largest plans, simulated faults from more
-# seeds, and second runs of programs with other numbers of hardware queues. Smaller ones of each kind remain. (A regular
+# seeds, and second runs of programs with eight hardware queues. Smaller proofs and other seeds remain, and so do, in
+# asan_whole, the second runs with one hardware queue, which are of other tests and partly of other programs. (A regular
 # expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
 computations='^Mutants\.AMissing|^Mutants\.OneCredit|^Mutants\.AnUnchecked|ProvesEveryAlgorithm|ProvesPlansThat'
-computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci|^Routes\.OfEvery'
-computations+='|^FaultSeeds\.[2-7]00|^FaultSeeds\.Every|_eight_queues$|_one_queue$'
+computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci'
+computations+='|^FaultSeeds\.[2-7]00|^FaultSeeds\.Every|_eight_queues$'
 # How many tests of processes run at once with a sanitizer: they wait about half of the time.
 sanitized_processes() { echo $((2 * $(cores))); }
 part_asan_whole() {
@@ -79,8 +81,7 @@ part_asan_whole() {
 }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
 one_thread='\.IsProved|\.HasNoMutant|\.MutationsAreRefused|^FaultSeeds\.|^SurvivorSeeds\.'
-# Without the tests that emulate kernels: they use fibers in one thread, and take minutes each with this sanitizer.
-# tests/device/unit and tests/device/calls run the same code with threads.
+# The folders of part_tsan_calls. part_tsan_device and part_tsan_rest run the tests of all other folders.
 tsan_calls=' bootstrap job membership engine selection communicator '
 part_tsan_calls() {
   local folder
@@ -98,10 +99,14 @@ part_tsan_rest() {
 }
 # Tests that take too long with the thread sanitizer, so only asan_whole runs them with a sanitizer: BlockBudgetJobs,
 # which have more ranks than the thread sanitizer can run within their timeouts; a call of nine ranks that takes
-# minutes; sweeps over failures of three machines with fake GPUs; and calls with more ranks, GPUs or parts than others.
+# minutes; sweeps over failures of three machines with fake GPUs; calls with more ranks, GPUs or parts than others;
+# second runs of programs with one hardware queue; and the routes of every published topology, which use one thread.
 slow_with_tsan='^BlockBudgetJobs|DeviceVariableCalls.*/On000000000|AcrossMachines.AFail|Windows.*With0With0With1'
 slow_with_tsan+='|^PiecesOfCalls.GiveTheBitsOfTheWhole|^StagedCalls.GiveTheBits|^DeviceVariableJobs.All'
-# tsan_folder FOLDER: runs the tests of this folder, if there are any.
+slow_with_tsan+='|_one_queue$|^Routes.OfEvery'
+# tsan_folder FOLDER: runs the tests of this folder, if there are any. It leaves out those that emulate kernels: they
+# use fibers in one thread, and take minutes each. tests/device/unit and tests/device/calls run the same code with
+# threads.
 tsan_folder() {
   local dir=build/tsan/$1 labels="long|$not_sanitized|emulated"
   local names="$repeats|$computations|$one_thread|$slow_with_tsan"

@@ -17,8 +17,9 @@
 //   FAKE_CUDA_WITHOUT           name of a function that is missing
 //   FAKE_CUDA_STUB (0)          1 to behave as the stub library of the CUDA toolkit
 //   FAKE_CUDA_FAIL              for example "cuMemAlloc:3:2": the third call of cuMemAlloc fails with result 2
-//   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms. The default is twice patience()
-//                               (tests/support/patience.h), so it is longer with a sanitizer
+//   FAKE_CUDA_STUCK_MS (60000)  timeout of every wait inside the fake driver, in ms. The default is 30 s more than
+//                               patience() (tests/support/patience.h): a test's own waits end first, and ctest's
+//                               limit is later, also with a sanitizer
 //   FAKE_CUDA_IMPLICIT_WAITS (0)  1 if module loads and unloads, the first launch in a context, and launches that need
 //                                 more local memory than all before wait for the work of the context, as on a real
 //                                 driver. Calls that free memory always wait
@@ -75,7 +76,8 @@ struct FakeKernel {
 };
 
 struct Control {
-  // Makes a kernel available in every module. A kernel that is registered later replaces one of the same name.
+  // Makes a kernel available in every module. A kernel that is registered later replaces one of the same name, except
+  // in modules that have already returned the function of that name.
   void (*register_kernel)(FakeKernel kernel);
 
   // Makes the nth call of `function` from now on (1 is the next call) fail with `result`.

@@ -15,7 +15,8 @@ namespace {
 std::atomic<unsigned>& stuck_ms() {
   static std::atomic<unsigned> milliseconds = [] {
     const char* text = std::getenv("FAKE_CUDA_STUCK_MS");
-    return static_cast<unsigned>(text == nullptr ? (2 * test::patience()).count() : std::strtol(text, nullptr, 10));
+    return static_cast<unsigned>(text == nullptr ? (std::chrono::seconds(30) + test::patience()).count()
+                                                 : std::strtol(text, nullptr, 10));
   }();
   return milliseconds;
 }
