@@ -37,14 +37,17 @@ class TUTTI_API Group {
   Group& operator=(const Group&) = delete;
 
   // Adds a collective. Its arguments are checked at once; after an error the call is not in the group. The
-  // communicators must outlive the group. `options` means the same as for Communicator::run(). A group holds at most
-  // 65536 calls. run() and start() also refuse (kInvalidArgument) more collectives on one communicator than its queue
-  // of operations has room for at that moment.
+  // communicators must outlive the group. `options` means the same as for Communicator::run(), but all_to_all_v,
+  // gather_v and scatter_v follow the rules for memory, stream and timeout of sends and receives (below). A group holds
+  // at most 65536 calls. run() and start() also refuse (kInvalidArgument) a group for which a communicator's queue of
+  // operations has not enough room at that moment. Each collective needs one place (a call in segments one for each
+  // segment, see Agreement), and all sends and receives together need one place, which is required in any case.
   Status add(Communicator& communicator, const CollectiveCall& call, const CallOptions& options = {});
-  // Add a send or a receive. Its arguments are checked at once, too. `peer` may be this rank, if the group also holds
+  // Add a send or a receive. Its own arguments are checked at once. `peer` may be this rank, if the group also holds
   // the matching receive or send. The sends and receives of a group on one communicator use either only host memory or
-  // only device memory, and one stream. The longest of their timeouts applies to all of them; a call that passes 0 has
-  // the communicator's timeout.
+  // only device memory, and one stream. run() and start() check these rules (kInvalidArgument), except the one stream,
+  // which is checked at once. The longest of the timeouts applies to all of them; a call that passes 0 has the
+  // communicator's timeout.
   Status send(Communicator& communicator, const void* data, std::size_t count, DataType type, std::int32_t peer,
               const CallOptions& options = {});
   Status receive(Communicator& communicator, void* data, std::size_t count, DataType type, std::int32_t peer,
@@ -55,7 +58,8 @@ class TUTTI_API Group {
   // afterwards.
   Status run();
   // Starts all calls and returns at once, except as described at Communicator::run() for ranks that share a process and
-  // a GPU. The Work is complete when all of these calls have ended. The group is empty when start() has returned.
+  // a GPU. But if a call is refused, waits until those that have started have ended, and returns the error. The Work is
+  // complete when all of these calls have ended. The group is empty when start() has returned.
   Result<Work> start();
 
  private:

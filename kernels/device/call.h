@@ -1,6 +1,7 @@
 // The parameters of a launch of the evaluator, and the memory that ranks and host share while it runs. All types are
-// plain values. The host writes the parameters before each launch and the shared memory before the first one, and
-// device code advances the counters in that memory from call to call.
+// plain values. The host writes the parameters before each launch. It initialises the shared memory before the first
+// launch, and changes only the table of windows, RankStatus::abort and RankStatus::left later. Device code advances the
+// counters in that memory from call to call.
 //
 // Each type is written by the following side, and is in this memory:
 //
@@ -12,7 +13,7 @@
 //                 the receiver's memory.
 //   ChannelState  The position of a channel. Written by the block that runs the channel, in this rank's memory.
 //   RankStatus    The abort flag and the ranks that have left, written by the host, and the first failure, written by
-//                 the device. In pinned memory or in device memory.
+//                 the device. In pinned memory.
 //
 // The messages of a connection are numbered from 0 over all calls. These numbers also identify the call, because both
 // ends of the connection have the same number when a call begins. So a launch needs no call number as an argument, and
@@ -203,7 +204,8 @@ struct alignas(16) Call {
   std::uint64_t input_offset = 0;   // in bytes from the start of input_window
   std::uint64_t output_offset = 0;  // in bytes from the start of output_window
   std::uint32_t input_window = kNoWindow;
-  // kNoWindow: the output is not registered, or peers must not write into it.
+  // kNoWindow: peers must not access the output. (Where peers can access all memory of this rank, an output that is not
+  // registered is in window 0.)
   std::uint32_t output_window = kNoWindow;
   std::uint16_t in_place = 0;
   // 1: a block that begins after RankStatus::abort was set fails at once. Otherwise only waits look at it, and a block
@@ -235,7 +237,8 @@ struct Launch {
   const Call* calls = nullptr;   // null: inline_calls; otherwise call_count calls, in memory that the device can read
   std::uint32_t call_count = 0;  // at most kInlineCalls if `calls` is null
   std::uint32_t slices = 1;      // number of slices of each call, the same on all ranks
-  std::uint32_t channels = 1;    // the maximum of channel_count of the calls' programs
+  // The maximum of channel_count of the calls' programs, also of those that other ranks launch for the same call.
+  std::uint32_t channels = 1;
   // 0: begin the calls. 1: continue the blocks of an earlier launch that have stopped; all other blocks do nothing.
   std::uint32_t resume = 0;
   // 1: no launch will resume this one, so a block that would stop fails with Failure::kTimedOut instead.

@@ -1,8 +1,9 @@
 // Operation: one call, a collective or an exchange, or one segment of a long call. The engine's queue and the caller's
 // Work share it. It has no threads or locks. The thread that makes the operation fills it in. From its submission to
-// its start, its fields are changed only under the engine's mutex. After the start only the driver changes them.
-// Meanwhile other threads may read only `done`, and fields that do not change any more, for example `start_condition`.
-// When `done` is true, the caller may read `result`.
+// its start, its fields are changed only under the engine's mutex. After the start, and when it ends without having
+// started, only the driver changes them. (If the callback of a stream cannot submit the operation, the callback sets
+// `result` and `done`.) Meanwhile other threads may read only `done`, and fields that do not change any more, for
+// example `start_condition`. When `done` is true, the caller may read `result`.
 #pragma once
 
 #include <atomic>
@@ -77,7 +78,10 @@ struct Operation {
   std::uint32_t extensions = 0;
   // The operation has made progress since the last Watchdog::check(). Only the driver uses this field.
   bool progressed = false;
-  Status result;  // valid if `done` is true
+  // Valid if `done` is true. If there is a start_condition, its finished() and outcome() tell how the call has ended.
+  // An operation that is carried out on GPUs or captured in a graph is never submitted itself: its `done` is true and
+  // its `result` good as soon as it is enqueued.
+  Status result;
   std::atomic<bool> done = false;
 
   // Returns a new, unsubmitted operation with the same call. Requires that this operation was never submitted. Each

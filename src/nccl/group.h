@@ -1,8 +1,9 @@
 // Groups: the calls that a thread makes between ncclGroupStart() and the matching ncclGroupEnd() are collected here
-// and started together by ncclGroupEnd(). Each thread has its own open group, as NCCL's interface requires. At the end
-// of a group, its jobs run first (for example the creation of communicators), at the same time if they have no
-// communicator in common; then its calls, all at the same time; then its one-sided calls, one after the other. Jobs of
-// nonblocking communicators are only started first, and continue in the background.
+// and started together by ncclGroupEnd(). Groups nest: only the ncclGroupEnd() of the outermost group starts the calls.
+// Each thread has its own open group, as NCCL's interface requires. At the end of a group, its jobs run first (for
+// example the creation of communicators), at the same time if they have no communicator in common; then its calls,
+// which are started together; then its one-sided calls, one after the other. Jobs of nonblocking communicators are only
+// started first, and continue in the background.
 //
 // Collectives, sends and receives on host memory: if the communicator, or in a group every communicator of the group's
 // calls, is blocking, the call has finished when the function, or ncclGroupEnd(), returns. Otherwise the call continues

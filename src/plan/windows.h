@@ -24,12 +24,12 @@
 //
 // If the steps of a message select publish or push, but the rule cannot be followed at run time, the next rule of the
 // list that the steps allow applies. A publish requires that the sender's source is mapped, that the value has at least
-// kLeastPublished bytes, and that the call does not modify the value (it has no factor by which inputs are multiplied,
-// and the step does not divide for an average). If the sender's call is in place, a publish also requires
-// PlanShape::windows_in_place. A push requires that the receiver's sink is mapped. If the receiver's call is in place,
-// a push also requires PlanShape::windows_in_place. The verifier assumes that a message may use any of the rules that
-// are possible for it. So every mixture of mapped and unmapped buffers, and of in-place and out-of-place ranks, is
-// proved. docs/verifier.md explains why that is enough.
+// kLeastPublished bytes (on the host only), and that the call does not modify the value (it has no factor by which
+// inputs are multiplied, and the step does not divide for an average). If the sender's call is in place, a publish also
+// requires PlanShape::windows_in_place. A push requires that the receiver's sink is mapped. If the receiver's call is
+// in place, a push also requires PlanShape::windows_in_place. The verifier assumes that a message may use any of the
+// rules that are possible for it. So every mixture of mapped and unmapped buffers, and of in-place and out-of-place
+// ranks, is proved. docs/verifier.md explains why that is enough.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@
 
 namespace tutti {
 
-// The shortest value, in bytes, that is published. For a shorter one, copying it into a slot takes less time than
-// waiting until the receiver has read it in the sender's memory.
+// The shortest value, in bytes, that the host publishes. For a shorter one, copying it into a slot takes less time than
+// waiting until the receiver has read it in the sender's memory. GPUs publish values of any length.
 inline constexpr std::uint64_t kLeastPublished = 4096;
 
 // can_publish() is true if the step can be the sender's step of rule publish above, and can_push() is true if the

@@ -1,7 +1,7 @@
-// Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: the costs in its tuning file
-// or default costs, and its rules (TUTTI_TUNE). It is sent in the set-up round in which rank 0 sends the
-// communicator's id, so that ranks with different files make the same selection. The functions and the type may be
-// used by any thread.
+// Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: the costs and choices in its
+// tuning file or default costs, and its rules (TUTTI_TUNE). It is sent in the set-up round in which rank 0 sends the
+// communicator's id, and once more if the ranks measure choices (first_choices.h), so that ranks with different files
+// make the same selection. The functions and the type may be used by any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,11 @@ struct Tuning {
   bool operator==(const Tuning&) const = default;
 };
 
-// Returns the tuning of rank 0, with the costs from its tuning file. If the file cannot be used, logs a warning, and if
-// there is no file, or it has only choices, logs a hint; in these cases the result has the default costs. The rules of
-// TUTTI_TUNE are in the result in any case. Errors: kConfig if a rule is malformed. The other ranks do not call this
-// function, because only the rules and costs of rank 0 are used.
+// Returns the tuning of rank 0, with the costs and choices of its tuning file. If the file has no costs, the result has
+// its choices and the default costs. If there is no file, or it cannot be used, the result has the default costs and no
+// choices. Logs a hint in all these cases, and a warning if the file cannot be used. The rules of TUTTI_TUNE are in the
+// result in any case; `measure` is not set. Errors: kConfig if a rule is malformed. The other ranks do not call this
+// function, because only the rules, costs and choices of rank 0 are used.
 Result<Tuning> own_tuning(const Config& config, std::uint32_t cpu_limit, const Log& log);
 
 // Adds `choices` to the tuning file of this machine, unless the file already has choices for such ranks

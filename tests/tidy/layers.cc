@@ -1,5 +1,5 @@
-// Checks which folder may include which. The table is the order of the folders of this project. A new folder must be
-// added to it. Also checks that the library does not include <filesystem>.
+// Checks which folder may include which, by a table. A new folder must be added to it; the order of its rows does not
+// matter. Also reports cycles of includes, quoted includes of files that do not exist, and <filesystem> in the library.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -24,7 +24,8 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"topology", " include src/base src/cuda "},
     {"src/algorithms", " include src/base src/plan topology "},
     {"src/model", " include src/base src/plan topology src/algorithms "},
-    {"src/heap", " src/base "},  // only its system_calls.h: it is a library of its own, which may not use malloc()
+    // A library of its own, which may not use malloc(), so it should include only base/system_calls.h (not checked).
+    {"src/heap", " src/base "},
     {"transports", " include src/base src/heap "},  // must not know plans
     {"kernels", " include src/base "},              // must not know transports
     {"src/executor", " include src/base src/cuda src/plan topology src/algorithms src/model transports kernels "},
@@ -37,7 +38,7 @@ constexpr auto kFolders = std::to_array<Folder>({
     {"src/communicator",
      " include src/base src/plan topology src/algorithms src/model transports src/executor src/bootstrap src/job "
      "src/membership src/engine src/device src/selection "},
-    {"src/standalone", " kernels "},  // functions of other libraries, for the shared libraries
+    {"src/standalone", " kernels "},  // parts of fmt and Highway that Tutti's shared libraries bring with them
     {"src/nccl", " include src/base src/cuda kernels src/bootstrap src/communicator "},
     {"tools/common", " include src/base "},
     {"tools/run", " include src/base tools/common "},

@@ -72,9 +72,10 @@ class TcpLink {
   // Checks whether the connection has ended or a close frame has arrived, and reports that to TcpLinks. May read ahead,
   // but consumes no payload.
   virtual void look() = 0;
-  // Whether there is a message of the peer that the owner of the connection has not released yet. kSome: there is such
-  // a message, and look() has found the end of the connection, so no more data can arrive. kMore: there is such a
-  // message, and more data may arrive.
+  // Whether the owner of the connection must still read messages of the peer. kNone: there is no message that it has
+  // not released, or the connection is not open, or its end was read. kSome: there is such a message, and look() has
+  // found the end of the connection, so no more data can arrive. kMore: there is such a message, and more data may
+  // arrive.
   enum class Unread : std::uint8_t { kNone, kSome, kMore };
   virtual Unread unread() const { return Unread::kNone; }
   // True if the peer must open this connection, and has not done so yet.

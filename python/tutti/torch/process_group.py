@@ -120,7 +120,8 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         return self._sequence
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Sets the timeout of later calls: how long a call may make no progress before it fails."""
+        """Sets the timeout of later sends and receives, and of later collectives that pass none of their own: how long
+        a call may make no progress before it fails."""
         self._timeout_ms = milliseconds(timeout)
         self.options._timeout = timeout
 
@@ -156,8 +157,9 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
 
 
 def _at_exit() -> None:
-    """Waits at most _LAST_WAIT_S seconds for the calls in progress of all groups, and then aborts those that have not
-    ended, because their threads must not return to an interpreter that has ended."""
+    """Waits at most _LAST_WAIT_S seconds for the calls in progress of all groups, and a shorter time for receives that
+    are the only ones left (_GRACE_S in base.py). Then aborts each group whose calls have not ended, because their
+    threads must not return to an interpreter that has ended."""
     deadline = time.monotonic() + _LAST_WAIT_S
     for group in list(_alive):
         try:
