@@ -7,18 +7,20 @@
 namespace tutti::compare {
 namespace {
 
-constexpr std::size_t kPeriod = 61;  // period of the values; prime, so that data shifted by a block or page is noticed
+// Period of the values. It is a prime number, so that the check notices a displacement by 2^k elements within a block.
+constexpr std::size_t kPeriod = 61;
 constexpr float kNoResult = -1.0F;
 
-float value_of(int rank, std::size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(i % kPeriod)); }
+// Never 0, so that the check notices a block of another rank also if blocks have one element.
+float value_of(int rank, std::size_t i) { return static_cast<float>((rank + 1) * static_cast<int>(1 + i % kPeriod)); }
 
 float sum_of(int ranks, std::size_t i) {
   const int rank_sum = ranks * (ranks + 1) / 2;
-  return static_cast<float>(rank_sum * static_cast<int>(i % kPeriod));
+  return static_cast<float>(rank_sum * static_cast<int>(1 + i % kPeriod));
 }
 
-// The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Blocks for different
-// ranks differ.
+// The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Blocks with
+// different `to` differ in every element.
 float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
 
 template <class Value>
@@ -43,7 +45,7 @@ Workload make_workload(CollectiveKind kind, std::uint64_t bytes, int ranks) {
 
 bool has_other(CollectiveKind kind) { return input_in_main(kind) != output_in_main(kind); }
 
-// `main` holds the larger buffer, or the input if both are equally long.
+// `main` is the larger one of the input and the output, or the input if both are equally long.
 bool input_in_main(CollectiveKind kind) {
   return row_of(kind).input == BlockSet::kAll || row_of(kind).output != BlockSet::kAll;
 }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace tutti::compare {
@@ -121,6 +123,17 @@ INSTANTIATE_TEST_SUITE_P(Workload, EveryCollective,
                                          CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
                                          CollectiveKind::kGather, CollectiveKind::kScatter),
                          [](const auto& instance) { return std::string(to_string(instance.param)); });
+
+TEST(Workload, BlocksOfOneElementShowTheirSender) {
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
+    ReferenceRun run(kind, 12, 3);
+    ASSERT_EQ(run.workload().block_elements(), 1U);
+    run.execute();
+    const std::span<float> result = kind == CollectiveKind::kAllGather ? run.buffers(2).main : run.buffers(2).other;
+    std::swap(result[0], result[1]);
+    EXPECT_EQ(run.wrong(2), 2U) << to_string(kind);
+  }
+}
 
 TEST(Workload, SizesAreWholeElementsAndBlocks) {
   EXPECT_EQ(make_workload(CollectiveKind::kAllReduce, 10, 3).bytes, 8U);
