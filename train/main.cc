@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -101,11 +102,13 @@ int train(TrainOptions options) {
   options.ranks = (*communicator)->size();
   complete(options);
   at::set_num_threads(options.threads);
+  // Destroyed after the abort below, because its destructor waits for calls in progress.
+  std::optional<Trainer> trainer;
   try {
-    Trainer trainer(options, load(options));
-    trainer.run(communicator->get());
+    trainer.emplace(options, load(options));
+    trainer->run(communicator->get());
   } catch (...) {
-    // so that the other ranks fail at once, and do not wait for this rank until their timeout
+    // The abort makes the other ranks fail soon. Otherwise they could wait for this rank until their timeout.
     (*communicator)->abort();
     throw;
   }

@@ -178,6 +178,7 @@ give --group a divisor|gpt --data generated --ranks 3 --strategy mics --group 2
 --slow: .*RANK:FACTOR|gpt --data generated --slow much
 --device cuda|gpt --data generated --device cuda
 "0" is not a number from 1 to 4096|gpt --data generated --ranks 0
+--ranks: "" is not a number|gpt --data generated --ranks=
 "fp8" is not one of|gpt --data generated --precision fp8
 --pipeline 9: gpt has 4 layers only|gpt --data generated --blocks 2 --ranks 9 --pipeline 9
 this model reads text|gpt --data fashion-mnist

@@ -48,14 +48,15 @@ std::string program() {
 
 // Removes all occurrences of an option and its value from `words`, and returns the value. The forms are "--name VALUE"
 // and "--name=VALUE" or, for a short name, "-n VALUE" and "-nVALUE". If the option occurs several times, the last value
-// counts. Returns an empty text if the option is the last word and has no value, and nothing if the option is absent.
+// counts. Returns an empty text if the option has no value ("--name=", or the last word), and nothing if the option is
+// absent.
 std::optional<std::string> take(std::vector<std::string>& words, const std::string& name) {
   std::optional<std::string> value;
   const bool is_long = name.starts_with("--");
   for (std::size_t i = 0; i < words.size();) {
     const bool alone = words[i] == name;
     const std::string glued = is_long ? name + "=" : name;
-    if (!alone && !(words[i].starts_with(glued) && words[i].size() > glued.size())) {
+    if (!alone && !words[i].starts_with(glued)) {
       ++i;
       continue;
     }
@@ -147,7 +148,7 @@ int run_train(std::vector<std::string> words) {
         "(libtorch-dev), then build again\n");
     return kExitFailure;
   }
-  // OpenMP threads that wait must give their core to other ranks.
+  // By default, OpenMP threads that wait give their core to other ranks. The user may have set another policy.
   ::setenv("OMP_WAIT_POLICY", "passive", 0);
   const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
   const auto is_elastic = [](const std::string& word) { return word == "--elastic" || word.starts_with("--elastic="); };
