@@ -45,21 +45,20 @@ class PyGroup {
   }
 
   void run() {
-    Communicators used = take();
-    wait_for(used, [&] {
+    const Released used{take()};
+    wait_for(used.communicators, [&] {
       const std::lock_guard lock(mutex_);
       return group_->run();
     });
-    unlocked([&] { used.clear(); });
   }
 
   PyWork start() {
-    Communicators used = take();
+    Released used{take()};
     Work work = value_or_raise(unlocked([&] {
       const std::lock_guard lock(mutex_);
       return group_->start();
     }));
-    return PyWork(std::move(used), std::move(work));
+    return PyWork(std::move(used.communicators), std::move(work));
   }
 
   void drop() {
@@ -71,6 +70,19 @@ class PyGroup {
   }
 
  private:
+  // Communicators that are released without the interpreter lock, also after an exception: the last reference destroys
+  // the communicator, which can wait for other threads.
+  struct Released {
+    explicit Released(Communicators list) : communicators(std::move(list)) {}
+    Released(const Released&) = delete;
+    Released& operator=(const Released&) = delete;
+    ~Released() {
+      const WithoutLock guard;
+      communicators.clear();
+    }
+    Communicators communicators;
+  };
+
   Communicators take() {
     return unlocked([&] {
       const std::lock_guard lock(mutex_);

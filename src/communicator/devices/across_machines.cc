@@ -12,9 +12,9 @@
 // of the host, and the host does not see those of the GPUs. So the object connects them: part 2 does not start if part
 // 1 has failed, and part 3 sends nothing if part 2 has failed. The failure of one part ends all three communicators.
 //
-// Threads: as for every DeviceSide. In addition, the thread that drives the rail's engine and callbacks of streams call
-// it through the guard of part 2, under the mutex of AcrossShared. No code under this mutex may lock a mutex that a
-// thread holds while it puts work into a stream.
+// Threads: as for every DeviceSide. In addition, two others call it through the guard of part 2, under the mutex of
+// AcrossShared: the thread that drives the rail's engine, and callbacks of streams. No code under this mutex may lock a
+// mutex that a thread holds while it puts work into a stream.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,8 @@ namespace {
 constexpr std::uint64_t kLeastBytes = 256 * 1024;
 
 // How long part 2 continues after another rank of this machine has reported a failure. Both ranks may be waiting for
-// the same third rank. Part 2 detects that within 2 s (kLostNs in engine/watchdog.cc), and then names the third rank.
+// the same third rank. If that rank is lost, part 2 detects it within 2 s (kLostNs in engine/watchdog.cc), and then
+// names it.
 constexpr std::int64_t kCauseNs = 3'000'000'000;
 
 enum Part : std::size_t { kScatter, kReduce, kGather };
@@ -114,7 +115,8 @@ class AcrossCall final : public StartCondition {
     return all;
   }
 
-  // If a part has failed, returns the first failure of the communicator, which is the cause.
+  // If a part has failed, returns the first failure of the communicator, which is the cause, or the part's own error if
+  // no failure of the communicator is recorded.
   Status outcome() override {
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       Status status;
@@ -161,16 +163,17 @@ class AcrossMachines final : public DeviceSide {
     engine_.set_beside_devices(true);
   }
 
-  // False between suspend() and resume().
+  // Also false between suspend() and resume().
   bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const override {
     return kind == CollectiveKind::kAllReduce && bytes >= kLeastBytes && machine_->devices().runs_on_devices();
   }
 
-  // True if the call runs_in_parts(), its operation is a sum, product, minimum or maximum, the caller named no
-  // algorithm, and its buffers are memory of this rank's GPU.
+  // True if runs_in_parts() is true for the call, its operation is a built-in sum, product, minimum or maximum, the
+  // caller named no algorithm, and its buffers are memory of this rank's GPU.
   Result<bool> takes(const CheckedCall& checked, const CallOptions& options) override {
     const ReduceOp op = checked.call.op;
-    // An average would be rounded once in each part, and a scale would be applied to sums.
+    // Other operations do not work in parts: an average would be rounded once in each part, and the factor of
+    // kPreMulSum would be applied to sums.
     const bool plain = op == ReduceOp::kSum || op == ReduceOp::kProd || op == ReduceOp::kMin || op == ReduceOp::kMax;
     if (!runs_in_parts(checked.collective.kind, checked.input_bytes) || !plain ||
         options.algorithm != Algorithm::kAuto || options.reduction.combine != nullptr)
@@ -185,7 +188,8 @@ class AcrossMachines final : public DeviceSide {
 
   Result<bool> takes(const CheckedExchange& /*exchange*/) override { return false; }
 
-  // Returns null only for a plan of the caller, which is for all ranks of the communicator.
+  // Returns null only if a plan of the caller was chosen, because such a plan is for all ranks of the communicator, and
+  // not for a part.
   Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
                                              Algorithm /*algorithm*/, const PlanTable::ChosenPlan* chosen,
                                              std::int64_t /*timeout_ns*/) override {
@@ -230,7 +234,7 @@ class AcrossMachines final : public DeviceSide {
     }
     auto& last = static_cast<DeviceCall&>(*parts[kGather]->start_condition);
     last.call.checks_abort = 1;
-    last.copies.reset();                                      // copies do not look at the abort flag
+    last.copies.reset();                                      // copy engines do not look at the abort flag
     const auto guard = std::make_shared<RailGuard>(shared_);  // shared by the segments
     parts[kReduce]->guard = guard;
     for (const auto& segment : parts[kReduce]->rest) segment->guard = guard;
@@ -247,20 +251,20 @@ class AcrossMachines final : public DeviceSide {
     TUTTI_ASSERT(false, "takes() is false for sends and receives");
   }
 
-  // Puts the three parts into the stream. If the first part was submitted and another one was not, all three
-  // communicators have failed.
+  // Puts the three parts into the stream. If a part cannot be submitted, all three communicators fail, unless it is the
+  // first part and its error has the scope kCall.
   Status submit(const Operation& operation) override {
-    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
     const auto& parts = static_cast<AcrossCall&>(*operation.start_condition).parts();
     if (rail_->engine().capacity() <= parts[kReduce]->rest.size()) {
       return invalid_argument("too many operations of this communicator are under way: wait for some of them first");
     }
+    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
     for (const Part part : {kScatter, kReduce, kGather}) {
       Status submitted = submit_part(part == kReduce ? *rail_ : *machine_, parts[part]);
       if (submitted.ok()) continue;
       Error error = of_part(std::move(submitted).error(), part);
       if (part == kScatter && error.scope < ErrorScope::kCommunicator) return error;
-      fail(error);  // the other ranks make all three parts
+      fail(error);  // the other ranks make all three parts, and would wait for this rank
       return *shared_->first_failure();
     }
     calls_.fetch_add(1, std::memory_order_relaxed);
@@ -309,8 +313,8 @@ class AcrossMachines final : public DeviceSide {
     return {};
   }
 
-  // All machines suspend, or none does, unless a round fails on some ranks only. So all ranks divide the same calls
-  // into parts.
+  // All machines suspend, or none does, unless a round fails on some ranks only or a rank fails after the first round.
+  // So all ranks divide the same calls into parts.
   Status suspend() override {
     const Status drained = machine_->devices().finish();
     TUTTI_TRY(agree_on(drained.ok() ? Status() : Status(of_part(drained.error(), kGather))));
@@ -338,15 +342,16 @@ class AcrossMachines final : public DeviceSide {
 
  private:
   // Connects part 2, which the host carries out, with the parts that GPUs carry out. Part 2 and its copies in replays
-  // of a graph share it. Their streams' callbacks and the rail's driver call it, and these must never wait for the
-  // thread that puts work into a stream: the stream may be full until part 2 has ended.
+  // of a graph share it. It is called by their streams' callbacks and by the thread that drives the rail's engine.
+  // These must never wait for a thread that puts work into a stream, because the stream may be full until part 2 has
+  // ended.
   class RailGuard final : public OperationGuard {
    public:
     explicit RailGuard(std::shared_ptr<AcrossShared> shared) : shared_(std::move(shared)) {}
 
     std::optional<Error> find_failure() override {
       const std::scoped_lock lock(shared_->mutex);
-      if (shared_->owner == nullptr) return std::nullopt;  // the engine of the rail ends all operations
+      if (shared_->owner == nullptr) return std::nullopt;  // the rail's engine, destroyed as well, ends all operations
       auto found = shared_->owner->find_failure(failed_since_ns_);
       if (found) shared_->owner->end(whole_error(*found, shared_->machine, kPartNames[kScatter]));
       return found;
@@ -362,8 +367,8 @@ class AcrossMachines final : public DeviceSide {
     std::int64_t failed_since_ns_ = 0;  // the first time at which a failed rank of this machine was seen, or 0
   };
 
-  // Returns the failure of a part within the machine, with a rank of the machine; nothing if there is none.
-  // `failed_since_ns`: the first time at which a failed rank of the machine was seen; 0 if there was none yet.
+  // Returns the failure of a part within the machine, with a rank of the machine's communicator; nothing if there is
+  // none. `failed_since_ns`: the first time at which a failed rank of the machine was seen; 0 if there was none yet.
   std::optional<Error> find_failure(std::int64_t& failed_since_ns) {
     const std::shared_ptr<DeviceExecutor> executor = machine_->devices().executor();
     auto reported = executor == nullptr ? std::nullopt : executor->reported_failure();
@@ -378,7 +383,8 @@ class AcrossMachines final : public DeviceSide {
 
   // Returns an error if another rank of this machine has ended, left or failed. Part 2 does not exchange data with that
   // rank, so only this check finds it. It cannot have completed the call, because part 3 needs the share of this rank.
-  // `cause_ns`: a rank that has failed is reported only after this time.
+  // A rank that has failed, but neither ended nor left, is reported only `cause_ns` nanoseconds after
+  // `failed_since_ns`.
   std::optional<Error> find_gone_rank(std::int64_t& failed_since_ns, std::int64_t cause_ns) const {
     Transport& transport = *machine_->environment().transport;
     if (transport.name() != "shm") return std::nullopt;  // only this transport's status may be read by any thread
