@@ -1,5 +1,5 @@
 // Benchmark of the flight recorder: the time that it adds to an operation, in ns of processor time of this thread, so
-// that other programs on the machine do not change the result:
+// that the time of other programs on the machine is not counted:
 //   read_ticks   reading once the clock that the recorder uses, for comparison: the processor's time-stamp counter or,
 //                if that has no constant rate, CLOCK_MONOTONIC
 //   short_call   a call through mailboxes or mapped memory: writes its tag and its start. The end time is taken from

@@ -140,9 +140,9 @@ void short_call(benchmark::State& state) {
 }
 BENCHMARK(short_call)->UseRealTime();
 
-// Two threads that answer each other once per iteration. Thread 0 is the benchmark's thread. `wait(caller, ready)` has
-// two tasks. With caller 0 or 1, thread 0 or 1 waits: it returns when `ready()` is true. With caller 2 or 3, thread 0
-// or 1 has stored a new number: it wakes the other thread.
+// Two threads that answer each other once per iteration. Thread 0 is the benchmark's thread. `wait` has two tasks.
+// Thread 0 calls wait(0, ready), and thread 1 calls wait(1, ready), to wait until `ready()` is true. Thread 0 calls
+// wait(2, ready), and thread 1 calls wait(3, ready), after it has stored a new number, to wake the other thread.
 template <class Wait>
 void ping_pong(benchmark::State& state, int other_core, const Wait& wait) {
   struct alignas(128) Flag {
@@ -187,8 +187,8 @@ void hand_over_yield(benchmark::State& state) {
 }
 BENCHMARK(hand_over_yield)->UseRealTime();
 
-// The callers 0 and 1 wait. The callers 2 and 3 (threads 0 and 1) have stored a number, and ring the doorbell of the
-// other thread.
+// If `caller` is 0 or 1, it is the thread that waits. If `caller` is 2 (thread 0) or 3 (thread 1), that thread has
+// stored a number, and rings the doorbell of the other thread.
 void hand_over_doorbell(benchmark::State& state) {
   auto ends = transports();
   ping_pong(state, 1, [&](int caller, const auto& ready) {

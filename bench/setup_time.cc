@@ -42,7 +42,8 @@ struct Shared {  // shared by the ranks of a round
   _exit(made ? 0 : 1);
 }
 
-// One round: the time of the slowest rank in milliseconds, or a negative number if a rank has failed.
+// Runs one round. Returns the time of the slowest rank in milliseconds, or a negative number if a rank has failed or
+// could not be started.
 double round_ms(int ranks, int round, const std::string& transport) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return -1;

@@ -1,8 +1,8 @@
 // Benchmark of one TCP connection of the transport, between two processes on loopback. To compare with, the same run
 // contains "plain": programs that use sockets directly. Counters: GB/s in one direction (stream), us for one direction
 // (ping_pong), and the processor time of both processes together: cpu_ms/GB (stream), cpu_us for one direction
-// (ping_pong). "plain" sends and receives with the given call size on one non-blocking socket, without frames, credits
-// and advertised receive buffers. With n sockets it distributes the calls over them. With TUTTI_ENCRYPT=1 the
+// (ping_pong). "plain" sends and receives with the given call size on non-blocking sockets, without frames, credits and
+// advertised receive buffers. A stream over n sockets distributes the calls over them. With TUTTI_ENCRYPT=1 the
 // transport's connection uses TLS.
 #include <benchmark/benchmark.h>
 #include <poll.h>
@@ -25,8 +25,9 @@ using tutti::CallTag;
 
 constexpr std::size_t kLargest = 4 << 20;
 constexpr int kSpins = 200;
-// Work per iteration. It is small, so that on a busy machine some iterations have both cores for themselves. The
-// first iteration of each run is a warm-up and is not timed, because the kernel adapts its buffers to the traffic.
+// Bytes of one iteration of a stream. They are few, as are the exchanges of one iteration of a ping-pong (kTrips), so
+// that on a busy machine some iterations have both cores for themselves. The first iteration of each run is a warm-up
+// and is not timed, because the kernel adapts its buffers to the traffic.
 constexpr std::uint64_t kStreamBytes = 16 << 20;
 constexpr int kTrips = 1000;
 
@@ -125,8 +126,8 @@ void receive_all(int fd, std::byte* data, std::size_t bytes) {
   }
 }
 
-// The data of sender and receiver advance through a range of the same size as those of the transport, so that both
-// use the same amount of cache.
+// The data of sender and receiver advance through a range of kLargest bytes, as in tutti_stream(), so that both
+// benchmarks use the same amount of cache.
 void plain_stream(benchmark::State& state) {
   const auto call_bytes = static_cast<std::size_t>(state.range(0));
   const auto sockets = static_cast<std::size_t>(state.range(1));
@@ -156,7 +157,7 @@ void plain_stream(benchmark::State& state) {
 }
 
 // Uses one socket for both directions, or one socket for each direction. The transport has one for each direction. In
-// that case the kernel acknowledges each message in a separate packet.
+// that case the kernel sends acknowledgements in packets of their own, because no answer travels on the same socket.
 void plain_ping_pong(benchmark::State& state) {
   PlainPair pair(static_cast<std::size_t>(state.range(0)), 0);
   std::vector<std::byte> data(8);
@@ -303,8 +304,8 @@ void tutti_ping_pong(benchmark::State& state) {
 constexpr std::int64_t kKiB = 1024;
 constexpr auto kUnit = benchmark::kMillisecond;
 
-// The benchmarks run in this order. Those of the transport follow at once those of the plain program, so that the load
-// of the machine differs little between them.
+// The benchmarks run in this order. The streams of the transport follow directly those of the plain program, and so do
+// the ping-pongs, so that the load of the machine differs little between them.
 BENCHMARK(plain_stream)
     ->Name("plain/call_sockets_buffer")
     ->Unit(kUnit)

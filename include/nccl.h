@@ -75,8 +75,8 @@ typedef enum {
   ncclInternalError = 3,
   ncclInvalidArgument = 4,
   ncclInvalidUsage = 5,
-  // A rank ended, aborted or was refused, or a message was damaged. Also a timeout, if TUTTI_NCCL_VERSION makes the
-  // library report a version before 2.30, because programs for that version do not have ncclTimeout.
+  // A rank ended, left, aborted or was refused, or a message was damaged. Also a timeout, if TUTTI_NCCL_VERSION makes
+  // the library report a version before 2.30, because programs for that version do not have ncclTimeout.
   ncclRemoteError = 6,
   ncclInProgress = 7,  // a call on a non-blocking communicator is not complete yet; not an error
   ncclTimeout = 8,
@@ -89,11 +89,11 @@ typedef enum {
 #define NCCL_UNDEF_FLOAT -1.0f
 #define NCCL_API_MAGIC 0xcafebeef
 
-// Flags of ncclCommWindowRegister(), and the alignment in bytes that the address of every window must have.
+// Flags of ncclCommWindowRegister().
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
-#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096  // in bytes; the address of every window must be aligned to it
 
 // Values of ncclConfig_t::CTAPolicy.
 #define NCCL_CTA_POLICY_DEFAULT 0x00
@@ -118,7 +118,7 @@ typedef struct ncclConfig_v23000 {
   unsigned int magic;
   unsigned int version;
 
-  int blocking;  // 1 (default) or 0: calls may return ncclInProgress. NCCL_COMM_BLOCKING takes precedence
+  int blocking;  // 0: calls may return ncclInProgress; 1 (default): they do not. NCCL_COMM_BLOCKING takes precedence
   int cgaClusterSize;
   int minCTAs;
   int maxCTAs;
@@ -224,8 +224,8 @@ ncclResult_t pncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
-// The last error of this thread or, if this thread has had no error, of this process: cause, rank, peer and remedy. The
-// argument is ignored. The text is valid until this thread's next call of the library.
+// The last error of this thread or, if this thread has had no error, of this process: the cause and, if known, rank,
+// peer and remedy. The argument is ignored. The text is valid until this thread's next call of the library.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
@@ -245,7 +245,7 @@ void pncclResetDebugInit(void)
 // All ranks of the new communicator make the call, each from its own thread or process, or all inside one group. (One
 // call of ncclCommInitAll() makes all ranks, with the devices of its list.) In a split, shrink or grow, each present
 // rank keeps its device. Otherwise, and for the new ranks of ncclCommGrow(), the current device of the calling thread
-// becomes the rank's device. A rank without a device works on host memory.
+// (device 0 if it has selected none) becomes the rank's device. A rank without a device works on host memory.
 
 // The process that creates the id (usually rank 0) must not exit before the communicator is complete.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
@@ -304,23 +304,23 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 
-// Never blocks. asyncError is ncclInProgress while comm is being created, or while another function that waits for
-// other ranks (for example ncclCommSplit) runs. Otherwise it is the first error that broke comm or that no call has
-// returned; if there is none, ncclInProgress while a call on host memory is pending, otherwise ncclSuccess.
+// Never blocks. asyncError is ncclInProgress while comm is being created or a function that waits for other ranks (for
+// example ncclCommSplit) runs; otherwise ncclSuccess if comm was revoked; otherwise the first error that broke comm or
+// that no call has returned; if there is none, ncclInProgress while a call on host memory runs; otherwise ncclSuccess.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
 // All ranks make the call, which completes all issued operations. comm then refuses new ones, but can be queried.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
-// Frees comm. If comm was not finalized, it is finalized first; but if comm has an error, was revoked or suspended, or
-// its creation has not ended or has failed, it is aborted. Refused, instead of finalized, while another function on
-// comm that waits for other ranks (for example ncclCommSplit) runs. NULL is ignored.
+// Frees comm, after finalizing it if that was not done. But if comm has an error, was revoked, suspended or aborted
+// (NCCL_SHRINK_ABORT), or its creation has not ended or has failed, it is aborted. Refused, instead of finalized, while
+// a function on comm that waits for other ranks (for example ncclCommSplit) runs. NULL is ignored.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-// Ends the operations in progress without waiting for peers, and frees the communicator. May be called from any thread,
-// also while another thread is in a call on the communicator.
+// Ends the operations in progress and frees the communicator. Waits for peers only briefly, and only if they may still
+// use this rank's memory. May be called from any thread, also while another thread is in a call on the communicator.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
@@ -361,8 +361,8 @@ ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUse
 
 // ---- Collectives ----------------------------------------------------------------------------------------------------
 // All ranks make the same calls in the same order, with the same count, datatype, op and root. A call on device memory
-// returns when its work is queued on the stream. Buffers may be equal as stated for each function ("in place"), and may
-// not overlap otherwise. n is the number of ranks; buff [n][count] is an array of n blocks of count elements.
+// normally returns when its work is queued on the stream. Buffers may overlap only in the way that is stated for each
+// function ("in place"). n is the number of ranks; buff [n][count] is an array of n blocks of count elements.
 
 // Creates an operation that adds scalar * input of all ranks. Each rank passes its own scalar, one element of datatype.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,

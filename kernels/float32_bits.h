@@ -1,6 +1,6 @@
 // Constants for the 32 bits of a float32, and the rounding of these bits to fewer bits. The conversions of the 16-bit
-// and 8-bit floating-point types use them. The code uses only integers and no library, so that it compiles for the
-// host and, with nvcc, for a GPU.
+// and 8-bit floating-point types use them. The code uses only integers and calls no library function, so that it
+// compiles for the host and, with nvcc, for a GPU.
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,9 @@
 // of the same sign. Every NaN becomes kFloat8Nan. So widening can read an infinity of e5m2, but narrowing never returns
 // one; only a copy of the bits writes an infinity.
 //
-// All functions are pure and use integers only, so that they work on host and device alike. The reference kernel
-// uses them, and device code uses them for GPUs without conversions of their own (device/port_cuda.h). The SIMD kernels
-// apply the same rules to vectors (cpu/float8-inl.h).
+// All functions are pure and use integers only, so that they work on host and device alike. The reference kernel uses
+// them, and device code uses them for GPUs without conversions of their own (device/port_cuda.h). The SIMD kernels give
+// the same results with vectors (cpu/float8-inl.h).
 #pragma once
 
 #include <cstdint>

@@ -159,8 +159,9 @@ int run_tool(std::vector<std::string> arguments) {
   return exit_status;
 }
 
-// Opens descriptors 0 to 2 on /dev/null if the caller has closed them. Without this, the next file or socket that is
-// opened would get one of these numbers, and text that is printed would be written to it. Returns false if it fails.
+// Opens /dev/null at those of the descriptors 0 to 2 that the caller has closed. Without this, the next file or socket
+// that is opened would get one of these numbers, and text that is printed would be written to it. Returns false if it
+// fails.
 bool open_standard_descriptors() {
   while (true) {
     const int fd = ::open("/dev/null", O_RDWR);

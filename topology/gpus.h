@@ -23,7 +23,7 @@ struct Gpu {
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessors = 0;
-  std::optional<bool> mig_enabled{};  // empty if the GPU has no MIG, or NVML does not report it
+  std::optional<bool> mig_enabled{};  // empty if the GPU does not support MIG, or NVML does not report it
 
   bool operator==(const Gpu&) const = default;
 };
@@ -33,8 +33,9 @@ struct NvLinks {
   // The number of links between the GPUs. Through a switch: each GPU has a number of links to switches, and this is the
   // smaller one.
   std::uint32_t count = 0;
-  std::uint32_t version_tenths = 0;  // ten times the lowest version of a link: 40 is NVLink 4.0; 0: one is unknown
-  bool by_switch = false;            // true: through a switch
+  // Ten times the lowest version of a link: 40 is NVLink 4.0. 0: there are no links, or the version of one is unknown.
+  std::uint32_t version_tenths = 0;
+  bool by_switch = false;  // true: through a switch
 
   bool operator==(const NvLinks&) const = default;
 };
@@ -67,14 +68,14 @@ struct GpuTopology {
 // NVML only fails to report links or the MIG mode, they count as unknown, and that is no error.
 Result<GpuTopology> discover_gpus();
 
-// A pair of GPUs: GPU `from` cannot access the memory of GPU `to`. first_unreachable() returns the first such pair, or
-// nothing if all GPUs can access each other.
+// A pair of GPUs: GPU `from` cannot access the memory of GPU `to`.
 struct GpuPair {
   std::size_t from = 0;
   std::size_t to = 0;
 
   bool operator==(const GpuPair&) const = default;
 };
+// Returns the first such pair, or nothing if all GPUs can access each other.
 std::optional<GpuPair> first_unreachable(const GpuTopology& topology);
 
 }  // namespace tutti

@@ -222,7 +222,7 @@ class Paths {
   std::uint32_t base_;
   std::vector<std::vector<Neighbour>> neighbours_;             // indexed by node, sorted
   std::vector<double> widths_;                                 // the distinct bandwidths of links, the highest first
-  std::vector<Reached> reached_;                               // by the last walk(), in the order of reaching
+  std::vector<Reached> reached_;                               // what the last walk() has reached, in this order
   std::vector<std::array<std::uint32_t, kPathStates>> first_;  // [node][state]: index into reached_, or kNever
 };
 

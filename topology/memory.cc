@@ -27,7 +27,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
 }
 
 // Returns the number after the word `name` in the file, for example 12345 in "MemAvailable:  12345 kB" or in
-// "inactive_file 12345". Returns nothing if the file cannot be read or does not contain it.
+// "inactive_file 12345". Returns nothing if the file cannot be read or does not contain the word with a number after
+// it.
 std::optional<std::uint64_t> number_after(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {

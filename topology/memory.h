@@ -26,7 +26,8 @@ struct AvailableMemory {
 
   std::uint64_t shared_bytes() const { return std::min(machine_bytes, group_bytes); }
   std::uint64_t bytes() const { return std::min(shared_bytes(), address_bytes); }
-  // The name of the limit that determines bytes(), for messages: "of this machine", "limit of a memory cgroup", ...
+  // A text for messages that names the limit that determines bytes(): "of this machine", "limit of a memory cgroup",
+  // ...
   std::string_view limit() const;
 };
 

@@ -1,4 +1,5 @@
-// Classifies PCI devices by their class. Pure functions; may be called by any thread.
+// Classifies PCI devices by their class, and some GPUs also by their vendor. Pure functions; may be called by any
+// thread.
 #pragma once
 
 #include <cstdint>

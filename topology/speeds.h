@@ -24,8 +24,9 @@ constexpr double pci_gbytes_per_s(double gigatransfers_per_s, std::uint32_t lane
 }
 inline double pci_gbytes_per_s(const PciInfo& pci) { return pci_gbytes_per_s(pci.gigatransfers_per_s, pci.width); }
 
-// One NVLink of a GPU with this compute capability (90 is sm_90; 0: unknown). NCCL's numbers: 18 for Pascal, 12 for
-// sm_86, 20 for all other GPUs from sm_70 to sm_89 and for an unknown GPU, 20.6 for Hopper, 40.1 from Blackwell on.
+// One NVLink of a GPU with this compute capability (90 is sm_90; 0: unknown). NCCL's numbers: 18 for Pascal (and here
+// for any older GPU), 12 for sm_86, 20 for all other GPUs from sm_70 to sm_89 and for an unknown GPU, 20.6 for Hopper,
+// 40.1 from Blackwell on.
 constexpr double nvlink_gbytes_per_s(std::int32_t capability) {
   if (capability >= 100) return 40.1;
   if (capability >= 90) return 20.6;

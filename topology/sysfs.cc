@@ -36,7 +36,8 @@ std::vector<std::string> chain_of(const std::string& folder) {
   return chain;
 }
 
-// Reads the maximum link speed (GT/s) and width (lanes) of a PCI port. A value is 0 if the kernel does not report it.
+// Reads the maximum link speed (GT/s) and width (lanes) of a PCI port. A value is 0 if the kernel does not report a
+// valid one.
 void read_link(const std::string& folder, double& speed, std::uint32_t& width) {
   speed = std::max(parse_link_speed(line_of(join_path(folder, "max_link_speed"))).value_or(0), 0.0);
   constexpr std::int64_t kMostLanes = 64;  // the kernel reports 255 if the width is unknown

@@ -29,7 +29,7 @@ std::string model_text(const ModelConfig& model) {
   return fmt::format("{} (width {}, blocks {})", model.name, model.width, model.blocks);
 }
 
-// The step number in the name of a checkpoint folder, or nullopt if it is another file or folder.
+// The step number if the last part of `path` is a name such as "step-00000938", or nullopt if it is another name.
 std::optional<std::int64_t> step_of(const fs::path& path) {
   const std::string name = path.filename();
   constexpr std::string_view kStart = "step-";
@@ -40,7 +40,7 @@ std::optional<std::int64_t> step_of(const fs::path& path) {
   return wrong == std::errc() && last == end ? std::optional(step) : std::nullopt;
 }
 
-// The checkpoint folders inside `folder`, newest first.
+// The entries of `folder` that are named like checkpoints, the one with the highest step number first.
 std::vector<fs::path> checkpoints_in(const std::string& folder) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -51,15 +51,16 @@ std::vector<fs::path> checkpoints_in(const std::string& folder) {
   return found;
 }
 
-// Identifies the samples and their order. A training that resumes must have the same text; otherwise its remaining
-// steps would use other samples, because the sampler derives them from batch size, number of samples and seed. The
-// CRC-32 of the samples differs if the training reads another data set of the same length.
+// A text that identifies the training samples and their order. The sampler derives the order from batch size, number
+// of samples and seed. The CRC-32 distinguishes data sets of the same length. A training can resume only from a
+// checkpoint with the same text, because its remaining steps would otherwise use other samples.
 std::string batches_text(const TrainOptions& options, Learner& learner) {
   return fmt::format("{} of {} samples by seed {}, CRC-32 {:08x}", options.batch, learner.samples(), options.seed,
                      learner.samples_crc());
 }
 
-// Whether this rank writes its shards. If several ranks hold the same shards, only the first of them writes.
+// Whether this rank writes its shards. If several data-parallel ranks hold the same shards, only the first of them
+// does. (Of the tensor-parallel ranks, slices_to_store() selects one.)
 bool keeps_shards(const TrainOptions& options, Mesh& mesh, Learner& learner) {
   if (learner.replicas().replicated()) return mesh.data.rank() == 0;
   return options.strategy != Strategy::kMics || mesh.across.rank() == 0;
@@ -116,8 +117,9 @@ std::vector<std::string> gather_texts(Comm& world, const std::string& text) {
   return texts;
 }
 
-// Runs `work` on all ranks. If it fails on any rank, it throws Failure on all ranks, with the message of the lowest
-// rank that failed. So all ranks stay at the same collective call.
+// Runs `work` on this rank, and then exchanges its error, if any, with all ranks of `world`. Collective. If `work` has
+// failed on any rank, this function throws Failure on all ranks, with the message of the lowest such rank. So no rank
+// waits in a later collective call for a rank whose `work` has failed.
 template <class Work>
 void run_on_all_ranks(Comm& world, const Work& work) {
   std::string error_text;
@@ -168,13 +170,14 @@ struct OpenedCheckpoint {
   std::vector<std::vector<StoredSlice>> files;
 };
 
-// Converts the manifest to text, with its own CRC-32 in the last line.
+// Converts the manifest to text, and adds a last line with the CRC-32 of that text.
 std::string with_checksum(const Json& manifest) {
   const std::string text = manifest.dump(1);
   return fmt::format("{}\n{:08x}\n", text, crc_of(text));
 }
 
-// Reads the manifest. Throws Failure if it cannot be read, or if its checksum in the last line is wrong.
+// Reads the manifest. Throws Failure if it cannot be read, or if its checksum in the last line is wrong, and
+// Json::exception if it is not JSON.
 Json read_manifest(const fs::path& path) {
   const std::string all = read_text(path);
   constexpr std::size_t kChecksumBytes = 10;  // 8 hexadecimal digits and two newlines
@@ -185,7 +188,7 @@ Json read_manifest(const fs::path& path) {
   return Json::parse(text);
 }
 
-// Opens a checkpoint, and checks all of its files. Throws Failure if any of them is missing or damaged.
+// Opens a checkpoint, and checks all of its files. Throws Failure if any of them is missing, unreadable or damaged.
 OpenedCheckpoint open_checkpoint(const fs::path& path) {
   OpenedCheckpoint found = {path, {}, {}};
   try {
@@ -231,7 +234,7 @@ Tensor assemble(const OpenedCheckpoint& found, const std::string& name, const st
   return result;
 }
 
-// The elements of `slice`, taken from the whole parameter.
+// The elements of `slice`, taken from `whole`: the whole parameter, or a whole moment of the optimizer.
 Tensor elements_of(const Tensor& whole, const ParameterSlice& slice, std::int64_t tensor_rank) {
   Tensor part = whole;
   if (slice.split_dim >= 0) {
@@ -241,8 +244,8 @@ Tensor elements_of(const Tensor& whole, const ParameterSlice& slice, std::int64_
   return part.reshape({-1}).narrow(0, slice.begin, slice.length);
 }
 
-// Throws Failure if the checkpoint belongs to a training with another model or optimizer, or with other samples or
-// another order of them.
+// Throws Failure if the checkpoint was written with another model, optimizer, batch size or seed, or with other
+// training samples.
 void check_fits(const OpenedCheckpoint& found, const TrainOptions& options, Learner& learner) {
   const auto differs = [&](const char* what, const std::string& there, const std::string& here) {
     if (there == here) return;
@@ -291,7 +294,8 @@ StateCopies read_state(const OpenedCheckpoint& found, Mesh& mesh, Learner& learn
   return restored;
 }
 
-// Removes incomplete checkpoints (.partial) of all steps. Jobs that were killed while they wrote leave them behind.
+// Creates `folder` if it is missing. Removes the incomplete checkpoints (.partial) of all steps in it. Jobs that were
+// killed while they wrote leave them behind.
 void remove_partial(const fs::path& folder) {
   fs::create_directories(folder);
   std::vector<fs::path> left;

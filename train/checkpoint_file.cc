@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 
 constexpr char kMagic[] = "TUTTICP1";
 constexpr std::int64_t kMagicBytes = 8;
-// Upper bound of the header, so that a damaged length does not allocate all memory.
+// Maximum length of a header, and of a text that read_text() reads, in bytes. So a file with a wrong length cannot make
+// the reader allocate all memory.
 constexpr std::int64_t kMaxHeaderBytes = 256 << 20;
 
 [[noreturn]] void failed(const std::string& path, const std::string& what) {
@@ -53,7 +54,7 @@ class File {
     if (::fsync(fd_) != 0) throw Failure(tool::cannot_write(path_, errno));
     return checksum_;
   }
-  // Reads `bytes` bytes at offset `from`. Returns false if the file ends before that.
+  // Reads `bytes` bytes at offset `from`. Returns false if the file ends before the last of them.
   bool read(void* data, std::int64_t bytes, std::int64_t from) const {
     char* at = static_cast<char*>(data);
     while (bytes > 0) {
@@ -66,7 +67,7 @@ class File {
     }
     return true;
   }
-  // Length and CRC-32 of the whole file as it is on the disk now.
+  // Length and CRC-32 of the whole present contents of the file, which this function reads.
   FileChecksum checksum() const {
     FileChecksum checksum;
     std::vector<char> slice(1 << 20);

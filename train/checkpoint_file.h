@@ -19,12 +19,13 @@ struct StoredSlice {
   // The index of the tensor-parallel part to which the slice belongs; 0 if the parameter is not split.
   std::int64_t split_index = 0;
   std::string kind;
-  // float32 [slice.length], in host memory. read_slices() leaves it undefined; read_elements() returns it.
+  // float32 [slice.length], in host memory. Undefined in the results of read_slices(): read_elements() reads them.
   Tensor elements;
   std::int64_t offset = 0;  // offset of the elements in the file, in bytes
 };
 
-// The length and checksum of a file as it was written. They are stored in the manifest, to detect damaged files.
+// The length and checksum of a file. The manifest contains those of each file as it was written, to detect damaged
+// files.
 struct FileChecksum {
   std::int64_t bytes = 0;
   std::uint32_t crc = 0;  // CRC-32 of all bytes of the file
@@ -37,10 +38,11 @@ FileChecksum write_slices(const std::string& path, const std::vector<StoredSlice
 // Checks the file and reads its header. Returns the slices without their elements. Throws Failure if the file cannot be
 // read, does not have this length and checksum, or is not a checkpoint file.
 std::vector<StoredSlice> read_slices(const std::string& path, const FileChecksum& checksum);
-// Reads the elements of one slice: float32 [slice.length]. Throws Failure if the file is too short.
+// Reads the elements of one slice: float32 [slice.length]. Throws Failure if the file cannot be read or is too short.
 Tensor read_elements(const std::string& path, const StoredSlice& slice);
 
-// CRC-32 of a text or of other bytes. `before`: the CRC-32 of the bytes that precede them.
+// CRC-32 of a text or of other bytes. `before`: the CRC-32 of the bytes that precede them, if there are any; the result
+// is then the CRC-32 of all these bytes.
 std::uint32_t crc_of(std::string_view bytes, std::uint32_t before = 0);
 
 // write_text() writes a whole small text file and waits until it is on the disk (fsync). read_text() reads one. Both

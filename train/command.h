@@ -9,10 +9,10 @@
 namespace tutti::train {
 
 struct Command {
-  TrainOptions options;  // complete() has not been called yet
+  TrainOptions options;  // without the defaults that complete() fills in
   bool check = false;    // --check: only check whether the training could run
   // If 0 or greater, help or an error message has been printed, and the process must exit with this status. -1: the
-  // command line is correct.
+  // command line could be parsed.
   int exit_status = -1;
 };
 

@@ -78,12 +78,12 @@ Tensor read_idx(const std::string& path, const std::vector<std::int64_t>& row) {
 }
 
 Samples read_images(const std::string& folder, const std::string& prefix) {
-  // The numbers below are mean and standard deviation of the pixels of the training set, as is usual for this data
-  // set.
   const Tensor images = read_idx(folder + "/" + prefix + "-images-idx3-ubyte.gz", {28, 28});
   const Tensor classes = read_idx(folder + "/" + prefix + "-labels-idx1-ubyte.gz", {});
   if (images.size(0) != classes.size(0)) bad_file(folder, "has different numbers of images and classes in " + prefix);
   if (classes.max().item<int>() > 9) bad_file(folder, "has classes beyond 9 in " + prefix);
+  // 0.2860 and 0.3530 are the mean and the standard deviation of the pixels of the training set, with which this data
+  // set is usually normalized.
   return {images.to(torch::kFloat32).div_(255).sub_(0.2860).div_(0.3530).unsqueeze_(1), classes.to(torch::kInt64)};
 }
 
@@ -157,7 +157,7 @@ std::string generated_text(std::size_t length, std::uint64_t seed) {
 Data generate(const DataConfig& config) {
   const std::int64_t count = config.samples > 0 ? config.samples : 4096;
   if (!config.text) return {generated_images(count, config.seed), generated_images(1000, config.seed + 1'000'000)};
-  const std::int64_t windows_needed = count + count / 9 + 10;  // enough for at least one test window
+  const std::int64_t windows_needed = count + count / 9 + 10;  // `count` training windows, and at least one test window
   const std::string text = generated_text(static_cast<std::size_t>(windows_needed * kContext + 1), config.seed);
   return {windows(text, false), windows(text, true)};
 }

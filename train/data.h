@@ -34,15 +34,17 @@ struct Data {
 struct DataConfig {
   std::string name = {};    // "fashion-mnist", "text" or "generated"; empty: the usual one, see `text`
   std::string folder = {};  // empty: the folder of the Debian package
-  bool text = false;        // true: the model reads text (usual set: text); false: images (fashion-mnist)
-  // Number of training samples to use, from the beginning of the set. 0: all, or 4,096 generated images, or slightly
-  // more windows of generated text. The number of test samples does not depend on it, except with generated text.
+  bool text = false;        // true: the model reads text (usual set: "text"); false: images ("fashion-mnist")
+  // Maximum number of training samples, which are taken from the beginning of the set. 0: all, or 4,096 generated
+  // images, or slightly more windows of generated text. The number of test samples does not depend on it, except with
+  // generated text.
   std::int64_t samples = 0;
   std::uint64_t seed = 1;  // seed of the generated data
 };
 
-// Loads or generates a data set. Throws Failure if a file is missing (the message names the package that contains it),
-// if a file is damaged or has another format, or if the data set is unknown or does not fit the model.
+// Loads or generates a data set. Throws Failure if the images are missing or the folder contains too little text (the
+// message names the Debian package of the default), if an image file is damaged or has another format, or if the data
+// set is unknown or does not fit the model.
 Data load_data(const DataConfig& config);
 
 // Divides the samples of an epoch into batches. The order is a permutation of all samples that depends on seed and

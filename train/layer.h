@@ -3,9 +3,9 @@
 // a pipeline stage; fully sharded training gathers the values of a bucket before its layers are computed, and those of
 // the next bucket meanwhile; and recomputing repeats the forward pass of one layer at a time during the backward pass.
 //
-// The initial values of a layer depend only on the seed of the model and on the index of the layer. So any rank can
-// create any layer alone. They do not depend on the number of tensor-parallel ranks, because each of these ranks
-// creates the whole layer and keeps its own part of it.
+// The initial values of a layer depend only on the ModelConfig, which contains a seed, and on the index of the layer.
+// So any rank can create any layer alone. They do not depend on the number of tensor-parallel ranks, because each of
+// these ranks creates the whole layer and keeps its own part of it.
 //
 // A layer is used by the thread of one rank.
 #pragma once
@@ -25,8 +25,8 @@ struct Parameter {
   Tensor tensor;
   // shape of the whole parameter, before it is split over ranks
   std::vector<std::int64_t> whole;
-  // The dimension along which the tensor-parallel ranks split the parameter. -1: the parameter is not split, and every
-  // rank holds all of it.
+  // The dimension along which the tensor-parallel ranks split the parameter. -1: the parameter is not split, and each
+  // tensor-parallel rank has all of it.
   std::int64_t split_dim = -1;
 };
 
@@ -37,10 +37,11 @@ class Layer : public torch::nn::Module {
   const std::vector<Parameter>& parts() const { return parts_; }
 
  protected:
-  // Registers a parameter of this layer, and returns it. With `split_over`, this rank keeps only its part along
-  // `dim`, by its rank in `split_over`. Throws Failure if the ranks cannot split that dimension into equal parts.
+  // Registers a parameter of this layer, and returns it. With `split_over` and `dim` >= 0, this rank keeps only its
+  // part along `dim`, by its rank in `split_over`. Throws Failure if the ranks cannot split that dimension into equal
+  // parts.
   Tensor own(const std::string& name, const Tensor& whole, const Comm* split_over = nullptr, std::int64_t dim = -1);
-  // Registers all parameters of `module`, without splitting them: every rank holds all of each.
+  // Registers all parameters of `module`, without splitting them: each tensor-parallel rank has all of each.
   void own_all(const std::string& prefix, torch::nn::Module& module);
 
  private:
@@ -58,7 +59,7 @@ struct IndexRange {
 // differ by at most 1, and the longer parts come first.
 IndexRange range_of_part(std::int64_t total, std::int64_t index, std::int64_t parts);
 
-// A layer that consists of modules or functions of libtorch. It is never split over ranks.
+// A layer that consists of modules or functions of libtorch. Tensor-parallel ranks never split it.
 class PlainLayer : public Layer {
  public:
   explicit PlainLayer(torch::nn::Sequential body);

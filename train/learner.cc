@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kBalanceEvery = 10;  // steps between changes of the shares
+constexpr std::int64_t kBalanceEvery = 10;  // --balance: steps between changes of the ranks' shares of a batch
 // Maximum number of samples in one forward pass of a test.
 constexpr std::int64_t kTestBatch = 250;
 
@@ -92,7 +92,7 @@ std::vector<IndexRange> Learner::micro_batch_ranges(std::int64_t batch) const {
     return parts;
   }
   const IndexRange share = share_of(batch, weights_, mesh_.data.rank());
-  std::int64_t longest = 1;  // the longest share of all ranks
+  std::int64_t longest = 1;  // length of the longest share of any rank, but at least 1
   for (std::int32_t rank = 0; rank < mesh_.data.size(); ++rank) {
     longest = std::max(longest, share_of(batch, weights_, rank).length);
   }
@@ -169,9 +169,9 @@ Learner::StepTotals Learner::gather(double squared_norm, bool stop, double compu
   return totals;
 }
 
-// Clips the gradients and applies the optimizer. Returns false if the step is skipped because a float16 gradient
-// overflowed; the decision is the same on all ranks. Throws Failure if the loss or gradient is not finite (with
-// float16 only after the scale has become too small).
+// Clips the gradients and applies the optimizer. If the loss or the gradient is not finite, it does neither and throws
+// Failure. There is one exception: with float16, as long as the loss scale is not too small, it skips the step and
+// returns false, on all ranks.
 bool Learner::update(const StepTotals& totals, StepReport& report, double lr) {
   const bool scaled = options_.precision == Precision::kFloat16;
   const bool finite = std::isfinite(totals.squared_norm) && totals.not_finite.empty();
@@ -213,8 +213,9 @@ std::uint32_t Learner::samples_crc() {
   return *samples_crc_;
 }
 
-// Every kBalanceEvery steps, changes the shares of the batch to be proportional to the measured samples per second.
-// Every rank keeps at least about a twentieth of an equal share; otherwise its speed could not be measured again.
+// Every kBalanceEvery steps, makes the weights of the shares proportional to the measured samples per second. No weight
+// becomes less than a twentieth of the mean, so that each rank normally gets samples, with which its speed can be
+// measured again.
 void Learner::balance(const StepTotals& totals) {
   for (std::size_t rank = 0; rank < weights_.size(); ++rank) {
     took_s_[rank] += totals.compute_s[rank];
@@ -232,8 +233,8 @@ void Learner::balance(const StepTotals& totals) {
   std::fill(samples_.begin(), samples_.end(), 0);
 }
 
-// Broadcasts the running statistics of batch norm from rank 0, as PyTorch's DDP does, or from the first worker if
-// there are parameter servers.
+// Broadcasts the running statistics of batch norm from data-parallel rank 0, as PyTorch's DDP does, or from the first
+// worker if there are parameter servers.
 void Learner::share_buffers() {
   if (mesh_.data.size() == 1) return;
   const std::int32_t root = options_.strategy == Strategy::kServer ? options_.servers : 0;
@@ -244,14 +245,15 @@ void Learner::share_buffers() {
   }
 }
 
-// With --slow: sleeps, so that this rank computes as if it were slower by the given factor.
+// Sleeps if this is the rank of --slow, so that its passes take as long as if it were slower by the given factor.
+// `seconds`: how long it has computed in the passes.
 void Learner::slow_down(double seconds) const {
   if (mesh_.world.rank() != options_.slow_rank || options_.slow_factor <= 1) return;
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds * (options_.slow_factor - 1)));
 }
 
-// In an elastic job a failed step is repeated. So the running statistics are restored if the step fails, because its
-// forward passes have already changed them.
+// In an elastic job a failed step is repeated. So in such a job the running statistics of batch norm are restored if
+// the step fails, because its forward passes have already changed them.
 StepReport Learner::step(const std::vector<std::int64_t>& indices, double lr, bool stop) {
   std::vector<std::pair<Tensor, Tensor>> kept;
   for (const auto& layer : layers_) {
@@ -285,8 +287,9 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
     passes_s = seconds_since(passes) - (mesh_.time.exposed_s - waited);
   }
   replicas_->finish();
-  // share_buffers() and gather() can fail if a peer fails, so they run before the values change. With kDdp no call
-  // communicates after the values have changed, so an elastic job, which always uses kDdp, can repeat a failed step.
+  // share_buffers() and gather() can fail if a peer fails, so they run before the values change. With kDdp this step
+  // does not communicate after the values have changed. So an elastic job, which always uses kDdp, can repeat a failed
+  // step.
   share_buffers();
   const StepTotals totals = gather(squared_norm(), stop, passes_s);
   report.loss = totals.loss_sum / static_cast<double>(report.samples * targets_each());
@@ -303,7 +306,7 @@ StepReport Learner::try_step(const std::vector<std::int64_t>& indices, double lr
 
 TestReport Learner::test() {
   for (const auto& layer : layers_) layer->eval();
-  double sums[3] = {0, 0, 0};  // sum of losses, correct targets, all targets
+  double sums[3] = {0, 0, 0};  // sum of the losses, number of correct targets, number of all targets
   // All ranks that train execute the same number of batches. After a rank has used up its share, it takes part with a
   // sample that is not counted.
   const IndexRange share = share_of(data_.test.size(), weights_, mesh_.data.rank());

@@ -1,5 +1,6 @@
-// Learner: one rank's part of a training. It owns the layers of this rank, their replicas and the optimizer, executes
-// one step after the other, and tests in between. One thread uses it. step() and test() are collective over the mesh.
+// Learner: one rank's part of a training. It owns the layers of this rank, the Replicas object that shares their values
+// with other ranks, and the optimizer. It executes the steps and the tests. One thread uses it. step() and test() are
+// collective over the mesh.
 #pragma once
 
 #include <chrono>
@@ -23,9 +24,9 @@ struct StepReport {
   std::int64_t samples = 0;
   double grad_norm = 0;  // norm of the gradient of the whole batch, before clipping
   double scale = 1;      // loss scale of float16; 1 with other precisions
-  bool skipped = false;  // in float16: a gradient overflowed, so the values did not change
+  bool skipped = false;  // only float16: the loss or the gradient was not finite, so the values did not change
   bool stop = false;     // some rank passed stop = true
-  // Seconds for selecting and copying the samples.
+  // Seconds until the first pass begins, mostly for selecting and copying the samples; 0 on a parameter server.
   double load_s = 0;
   double compute_s = 0;  // the rest of step_s: neither load_s nor exposed_s
   double exposed_s = 0;  // the part of step_s in which this rank waited for communication and did not compute
@@ -34,7 +35,8 @@ struct StepReport {
 
 struct TestReport {
   double loss = 0;
-  // The part of the samples (of gpt: bytes) for which the class with the highest output is correct, 0..1.
+  // The fraction of the targets (0..1) for which the class with the highest output is the correct one. An image has one
+  // target, and a text has one for each byte.
   double accuracy = 0;
 };
 
@@ -65,7 +67,7 @@ class Learner {
   Replicas& replicas() { return *replicas_; }
   Optimizer& optimizer() { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }  // after a restore: the steps done so far
+  void set_steps(std::int64_t steps) { steps_ = steps; }  // call it after a restore; `steps`: the steps done so far
   std::int64_t samples() const { return data_.train.size(); }
   // CRC-32 of all training samples. The first call computes it, which takes about 0.2 s for fashion-mnist.
   std::uint32_t samples_crc();
@@ -106,9 +108,9 @@ class Learner {
   // Sum of the losses of this rank's samples in this step.
   double loss_sum_ = 0;
   std::vector<double> weights_;
-  // For `balance`, indexed by data-parallel rank: computing time in seconds, and samples relative to an equal share,
-  // since the weights were last changed.
+  // For `balance`, indexed by data-parallel rank: the computing time since the weights were last changed, in seconds.
   std::vector<double> took_s_;
+  // Like took_s_, but the samples of the rank, as the sum of its weights.
   std::vector<double> samples_;
   std::int64_t steps_ = 0;
   std::optional<std::uint32_t> samples_crc_;  // empty: not computed yet

@@ -72,7 +72,7 @@ void Log::run(const RunFacts& facts) {
 
 void Log::step(std::int64_t step, double epoch, double lr, const StepReport& report) {
   std::string more;
-  if (options_.clip > 0 || options_.precision == Precision::kFloat16) {  // other configurations do not use these
+  if (options_.clip > 0 || options_.precision == Precision::kFloat16) {  // otherwise norm and scale have no effect
     more = fmt::format(R"(,"grad_norm":{},"scale":{})", number(report.grad_norm), number(report.scale));
   }
   write(fmt::format(R"({{"record":"step","step":{},"epoch":{:.4f},"loss":{},"lr":{},"samples":{},"load_s":{:.6f},)"
@@ -95,8 +95,8 @@ void Log::note(const std::string& text) {
   bar_shown_ = false;
 }
 
-// On a terminal, progress is one line that is replaced again and again; otherwise a line after the first step and after
-// each tenth of the steps.
+// Prints nothing with --quiet. On a terminal, progress is one line that is replaced again and again; otherwise a line
+// after the first step and after each tenth of the steps.
 void Log::progress(std::int64_t step, std::int64_t steps, double epoch, const StepReport& report) {
   if (options_.quiet) return;
   const auto now = std::chrono::steady_clock::now();

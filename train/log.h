@@ -22,7 +22,7 @@ struct RunResult {
   double epochs = 0;
   double loss = 0;
   TestReport test;
-  double seconds = 0;  // sum of the times of all steps of this process
+  double seconds = 0;  // sum of the times of the steps that this process has completed
   double samples_per_s = 0;
   // Largest number of bytes of tensors in host memory, on the rank with the most. Counted from the first step on; in an
   // elastic job, from the start of the process on.
@@ -30,8 +30,8 @@ struct RunResult {
   // Bytes of values, gradients, communication buffers and optimizer state, calculated from their sizes, on the rank
   // with the most.
   std::int64_t state_bytes = 0;
-  // Lengths of the outputs of this rank's collectives and of the tensors that it has sent, in bytes. In an elastic job:
-  // since the ranks last changed.
+  // Sum of the lengths of the outputs of this rank's collectives and of the tensors that it has sent, in bytes. In an
+  // elastic job: since the ranks last changed.
   std::int64_t sent_bytes = 0;
 };
 
@@ -57,8 +57,9 @@ class Log {
   std::ofstream file_;
   // the last line on the terminal is the progress bar, which the next line replaces
   bool bar_shown_ = false;
-  // When progress was printed last, and the tenth of the steps that had been reached then.
+  // When progress was printed last.
   std::chrono::steady_clock::time_point last_progress_{};
+  // Number of tenths of the steps that were done at that time; -1: no progress was printed yet.
   std::int64_t last_tenth_ = -1;
 };
 

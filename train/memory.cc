@@ -12,8 +12,8 @@ namespace tutti::train {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Up to this number of bytes, freed memory stays with the process, because mapping fresh pages in every step can cost
-// half of the step's time.
+// Up to this number of bytes, and as far as malloc permits, freed memory stays with the process, because mapping fresh
+// pages in every step can cost half of the step's time.
 constexpr int kMostKeptBytes = 1 << 30;
 
 std::atomic<std::int64_t> current{0};

@@ -1,5 +1,5 @@
-// Counts the bytes of tensors in host memory: those that libtorch allocates, and those that the harness allocates
-// from communicators. All functions except count_allocations() may be called by any thread.
+// Counts the bytes of tensors in host memory: of the tensors that libtorch allocates, and of those that train/
+// allocates from communicators. All functions except count_allocations() may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ void count_allocations();
 // calls it for tensors of libtorch. Call it for tensors in memory that libtorch has not allocated.
 void count_bytes(std::int64_t bytes);
 
-std::int64_t peak_bytes();  // the maximum since the process started or since reset_peak()
+std::int64_t peak_bytes();  // the maximum since the last reset_peak(), or since the process started
 void reset_peak();
 
 }  // namespace tutti::train

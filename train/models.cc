@@ -16,7 +16,8 @@ namespace F = torch::nn::functional;
 constexpr std::int64_t kHidden = 128;  // width of the hidden fully connected layer of cnn
 constexpr std::int64_t kHeads = 4;     // attention heads of vit and gpt
 
-// Creates one layer, shared by the given ranks (null: not shared).
+// A function that creates one layer. If the layer can be split, the given tensor-parallel ranks split it; null: it is
+// not split.
 using Maker = std::function<std::shared_ptr<Layer>(Comm*)>;
 
 std::shared_ptr<Layer> plain(nn::Sequential body) { return std::make_shared<PlainLayer>(std::move(body)); }
@@ -128,8 +129,8 @@ class Block : public Layer {
  public:
   Block(std::int64_t width, std::int64_t heads, std::int64_t blocks, bool causal, Comm* ranks)
       : ranks_(ranks), head_width_(width / heads), causal_(causal) {
-    // The initial values of the two matrices before a sum with a shortcut are smaller in deeper models, as in GPT-2,
-    // because the shortcuts add up the outputs of all blocks.
+    // `last`: the standard deviation of the initial values of the two matrices whose results are added to a shortcut.
+    // It is smaller in deeper models, as in GPT-2, because the shortcuts add up the outputs of all blocks.
     const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(blocks));
     scale_1_ = own("norm_1.weight", torch::ones({width}));
     shift_1_ = own("norm_1.bias", torch::zeros({width}));
@@ -159,7 +160,7 @@ class Block : public Layer {
     const auto batch = input.size(0);
     const auto length = input.size(1);
     const Tensor all = F::linear(input, heads_in_, heads_bias_).view({batch, length, -1, 3, head_width_});
-    // The queries (0), keys (1) or values (2) of all heads: [batch, heads, length, head width].
+    // The queries (0), keys (1) or values (2) of all heads of this rank: [batch, heads, length, head width].
     const auto part = [&](int which) { return all.select(3, which).transpose(1, 2); };
     Tensor scores = torch::matmul(part(0), part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(head_width_));
     if (causal_) {

@@ -33,9 +33,9 @@ std::int64_t shared_by_most(const ModelConfig& config);
 std::size_t layers_of(const ModelConfig& config);
 
 // Creates layers [first, last) of the model. `tensor` contains the ranks that share each layer, or is null; it must
-// outlive the layers. Their number must be a divisor of shared_by_most(), which is not checked here. Any thread may
-// call this. Throws Failure if the name of the model is unknown, if the width is not a multiple of the number of heads,
-// or if the ranks cannot split a parameter into equal parts.
+// outlive the layers. The number of these ranks must be a divisor of shared_by_most(), which is not checked here. Any
+// thread may call this. Throws Failure if the name of the model is unknown, if the width is not a multiple of the
+// number of heads, or if the ranks cannot split a parameter into equal parts.
 Layers make_layers(const ModelConfig& config, std::size_t first, std::size_t last, Comm* tensor);
 
 inline constexpr std::int64_t kContext = 64;  // context length of gpt, in bytes

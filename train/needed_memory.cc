@@ -11,10 +11,10 @@ constexpr std::uint64_t kRankBytes = std::uint64_t{64} << 20;  // memory of a pr
 constexpr std::uint64_t kFloatBytes = 4;
 
 // Estimates the number of values of one sample that layers save for the backward pass. A block of width w with t
-// positions saves the inputs and outputs of its matrices (16 w t values), and three attention matrices of t t values
-// for each head.
+// positions saves the inputs and outputs of its matrices (16 * w * t values), and three attention matrices of t * t
+// values for each head.
 std::uint64_t saved_values(const ModelConfig& model) {
-  if (model.width == 0) return 0;  // the convolutional models are small
+  if (model.width == 0) return 0;  // the convolutional models save little, which is not counted
   constexpr std::uint64_t kAttentionHeads = 4;
   const std::uint64_t places = reads_text(model.name) ? kContext : 16;
   const auto width = static_cast<std::uint64_t>(model.width);

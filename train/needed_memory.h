@@ -16,7 +16,7 @@ std::int64_t parameters_of(const ModelConfig& model);  // complete(model) must h
 std::uint64_t needed_bytes(const TrainOptions& options);
 
 // Throws Failure (kSystem) with both numbers if needed_bytes() is more than options.memory_bytes. Does nothing if
-// that is 0 (unknown), or if the device is a GPU. complete(options) must have been called.
+// memory_bytes is 0 (unknown), or if the device is a GPU. complete(options) must have been called.
 void check_memory(const TrainOptions& options);
 
 }  // namespace tutti::train

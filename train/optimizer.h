@@ -1,7 +1,7 @@
 // Optimizer: updates the shards of this rank. It has optimizer state only for the values that this rank updates.
 //   sgd     m = momentum * m + g;  w -= lr * m
 //   adamw   m = 0.9 m + 0.1 g;  v = 0.999 v + 0.001 g^2;
-//           w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8), with t = steps from 1
+//           w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) + 1e-8), with t = number of the step, from 1
 //           Source: Loshchilov & Hutter, 2019.
 // For both, weight decay comes first: w -= lr * decay * w. One thread uses an Optimizer.
 #pragma once
@@ -39,14 +39,14 @@ class Optimizer {
 };
 
 // Controls the factor by which the loss, and so the float16 gradients, are multiplied, so that small gradients do not
-// become 0. The factor is halved when a gradient has overflowed (that step is skipped), and doubled after kGoodSteps
-// (optimizer.cc) successful steps in a row, up to 2^24. Source: Micikevicius et al., 2018.
+// become 0. The factor is halved when the loss or the gradient was not finite (that step is skipped), and doubled after
+// kGoodSteps (optimizer.cc) successful steps in a row, up to 2^24. Source: Micikevicius et al., 2018.
 class LossScaler {
  public:
   double scale() const { return scale_; }
   void overflowed();
   void step_succeeded();
-  // The scale was halved many times without success, so the loss itself is probably not finite.
+  // True if the scale was halved many times without success, so that the loss itself is probably not finite.
   bool scale_too_small() const { return scale_ < 1e-4; }
   void restore(double scale, std::int64_t good_steps) { scale_ = scale, good_steps_ = good_steps; }
   std::int64_t good_steps() const { return good_steps_; }

@@ -15,24 +15,24 @@ enum class Schedule : std::uint8_t { kGpipe, kOneForwardOneBackward };
 enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
 enum class Decay : std::uint8_t { kNone, kLinear, kCosine };
 
-// All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default of the model (of
-// `lr`: and of the optimizer), which complete() fills in. An empty `data` stands for the usual data set of the model,
-// which load_data() selects.
+// All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default, which complete()
+// fills in: that of the model, or for `lr` that of the model and the optimizer. An empty `data` stands for the usual
+// data set of the model, which load_data() selects.
 struct TrainOptions {
   ModelConfig model;
   std::int32_t ranks = 1;
   bool ranks_given = false;
   Strategy strategy = Strategy::kDdp;
-  std::int32_t group = 0;     // only kMics: ranks that share one set of shards
+  std::int32_t group = 0;     // only kMics: number of ranks that share one set of shards
   std::int32_t servers = 1;   // only kServer: number of parameter servers
-  std::int32_t tensor = 1;    // ranks that share each layer
-  std::int32_t pipeline = 1;  // pipeline stages
+  std::int32_t tensor = 1;    // number of ranks that share each layer
+  std::int32_t pipeline = 1;  // number of pipeline stages
   Schedule schedule = Schedule::kOneForwardOneBackward;
   // Largest number of micro-batches per step, of each data-parallel rank; there are fewer if the largest share of the
   // batch has fewer samples. 0: twice the number of pipeline stages; 1 without a pipeline.
   std::int64_t micro_batches = 0;
-  // Passes per step, if each rank has enough samples. ddp, zero1 and server exchange gradients only in or after the
-  // last pass.
+  // Passes per step; more if `micro_batches` is greater, fewer if the largest share of the batch has fewer samples.
+  // ddp, zero1 and server exchange gradients only in or after the last pass.
   std::int64_t accumulate = 1;
   // If greater than 0, this one process computes the shares of that many ranks, and adds up their gradients in rank
   // order.
@@ -71,9 +71,9 @@ struct TrainOptions {
   std::int32_t threads = 0;  // libtorch threads per rank; 0: cores / ranks
 
   std::string checkpoint;             // folder for checkpoints; empty: none are written
-  std::int64_t checkpoint_every = 0;  // steps between checkpoints; 0: one at the end of each epoch
+  std::int64_t checkpoint_every = 0;  // steps between checkpoints; 0: one after each epoch; always one at the end, too
   bool resume = false;
-  double test_every = 1;      // epochs between tests; 0: only one test, at the end
+  double test_every = 1;      // epochs between tests; 0: none before the test at the end
   std::int64_t patience = 0;  // tests in a row without a better loss after which all ranks stop; 0: never
   double minutes = 0;         // minutes after which all ranks stop; 0: never
   std::string json;

@@ -51,7 +51,8 @@ Tensor run_layer(Layer& layer, Precision precision, const Tensor& input) {
 
 OffloadFile::OffloadFile(const std::string& folder) {
   std::string path = folder + "/tutti-offload-XXXXXX";
-  // The file is unlinked at once, so that the system frees its space even if the process is killed.
+  // The file is unlinked as soon as it has been created, so that the system frees its space even if the process is
+  // killed.
   fd_ = ::mkstemp(path.data());
   if (fd_ < 0) offload_failed("cannot create a file in " + folder, errno);
   ::unlink(path.c_str());

@@ -22,7 +22,7 @@ namespace tutti::train {
 
 enum class Precision : std::uint8_t {
   kFloat32,
-  // libtorch's autocast: matrix products and convolutions in bfloat16, parameters and gradients in float32.
+  // libtorch's autocast: matrix products and convolutions in bfloat16, parameters and their gradients in float32.
   kBfloat16,
   // Layers compute in float32. The output of each layer, and its gradient, are rounded to float16.
   kFloat16,
@@ -50,8 +50,8 @@ class OffloadFile {
  private:
   int fd_ = -1;
   std::int64_t end_ = 0;
-  // Slots that have not been read yet. When it becomes 0, the file is reused from its beginning, so that it does not
-  // grow.
+  // Number of slots that have not been read yet. When it becomes 0, the file is reused from its beginning, so that it
+  // does not grow.
   std::int64_t waiting_ = 0;
 };
 

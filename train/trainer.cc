@@ -87,7 +87,7 @@ void Trainer::do_step() {
   log_->progress(progress_.step, steps_, epochs(progress_.step), report);
 }
 
-// The result of a test is the same on all ranks. So all ranks throw if it is not finite.
+// Runs a test. Its result is the same on all ranks. So all ranks throw if the loss is not finite.
 void Trainer::test() {
   last_test_ = learner_->test();
   tested_at_ = progress_.step;
@@ -100,8 +100,8 @@ void Trainer::test() {
                    progress_.step)});
 }
 
-// Called between steps. Tests if a multiple of test_every epochs has been reached, and stops the training after
-// --patience consecutive tests without a better loss. The last step is tested by finish() instead.
+// Called between steps. Runs a test if a multiple of test_every epochs has been reached, and stops the training after
+// --patience consecutive tests without a better loss. finish() runs the test after the last step.
 void Trainer::test_if_due() {
   if (options_.test_every <= 0 || progress_.step == 0 || tested_at_ == progress_.step) return;
   const auto every =
@@ -196,9 +196,9 @@ void Trainer::copy_state(Learner& to) {
 }
 
 // Called when the ranks of an elastic job have a new communicator. Creates a learner for these ranks. Rank `source` has
-// the current state and broadcasts it. If no rank has a state yet, the training starts from the checkpoint (--resume)
-// or from its first step. If this fails, the old learner has not changed. Errors that a peer may have caused are
-// returned, so that the job can try again with other ranks; other errors are thrown.
+// the current state and broadcasts it. If no rank has a state, the training starts from the checkpoint (--resume) or
+// from its first step. If this function fails, the old learner has not changed. Errors that a peer may have caused
+// are returned, so that the job can try again with other ranks; other errors are thrown.
 Status Trainer::restore(Communicator& communicator, std::int32_t source, std::int64_t step) {
   try {
     TrainOptions options = options_;

@@ -25,7 +25,7 @@ class Trainer {
   // Trains on the changing ranks of an elastic job. Throws Failure.
   RunResult run_elastic(Elastic& job);
   // Whether an error may have been caused by a peer, so that another attempt with other ranks can succeed. Other
-  // errors, for example a loss that is not finite, would occur again.
+  // errors, for example a loss that is not finite, are expected to occur again.
   static bool may_be_peer_failure(ErrorCode code);
 
   // Called after each step; `step` is its number, starting at 1.

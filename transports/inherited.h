@@ -14,8 +14,9 @@
 
 namespace tutti {
 
-// From now on, a child replaces its copy of `fd` when it is forked. Has no effect if `fd` is negative, or not below
-// kDescriptors (inherited.cc): the table has no place for such numbers, so children keep those descriptors.
+// From now on, with the exceptions above, a child replaces its copy of `fd` when it is forked. Has no effect if `fd` is
+// negative, or not below kDescriptors (inherited.cc): the table has no place for such numbers, so children keep those
+// descriptors.
 void close_in_children(int fd);
 // Ends the registration of `fd`. Call it before `fd` is closed in this process, because the number may then be given
 // to another file.

@@ -1,8 +1,8 @@
 // Transport: how the ranks of one communicator exchange messages and read each other's status boards. It knows
 // nothing about plans. Each communicator of a rank has its own Transport. Only one thread at a time may use it, namely
-// the thread that drives the rank's progress. Exceptions are functions that are documented as thread-safe, and those
-// that return properties of the transport: name(), shares_memory(), slots(), slot_bytes(), lanes(), mailboxes() and
-// attachment().
+// the thread that drives the rank's progress. Exceptions are functions that are documented as thread-safe or as usable
+// by any thread, and those that return properties of the transport: name(), shares_memory(), slots(), slot_bytes(),
+// lanes(), mailboxes() and attachment().
 //
 // A connection is a directed FIFO of messages with flow control (by credits, or by TCP). It is identified by (sender,
 // receiver, lane). A message transfers one value. The Carrier of each message determines how the value is transferred:
@@ -95,8 +95,8 @@ class SendConnection {
   // `offset` in the output that the peer has advertised for `call`. `output_bytes`: the length that the sender expects
   // of that output. The message then arrives as `delivered`, unless it is shorter than min_aimed_bytes() or does not
   // fit into the output: such a message goes into a slot. Returns false, and directs nothing, if the peer has
-  // advertised no such output or has revoked it, if its advertisement has not arrived yet, or if the network cannot
-  // write into outputs.
+  // advertised no such output or has revoked it, if its advertisement has not arrived yet, if `offset` is beyond the
+  // end of the output, or if the network cannot write into outputs.
   virtual bool aim(const CallTag& call, std::uint64_t output_bytes, std::uint64_t offset) {
     return static_cast<void>(call), static_cast<void>(output_bytes), static_cast<void>(offset), false;
   }
@@ -137,9 +137,9 @@ class SendConnection {
 
 // The result of ReceiveConnection::arrival(), which returns one of the first six.
 //
-// kNothing: no message of the call can be read now, because none has arrived, because it is incomplete, or because the
-// peer already sends messages of a later call. kMessage: front() describes the next message. kMismatch: the message
-// belongs to another call with the same sequence number. kCorrupt: a correct peer never sends such a message.
+// kNothing: no message of the call can be read now, for example because none has arrived, because it is incomplete, or
+// because the peer already sends messages of a later call. kMessage: front() describes the next message. kMismatch: the
+// message belongs to another call with the same sequence number. kCorrupt: a correct peer never sends such a message.
 // kDamaged: the checksum shows that the message has changed in transit, or that it is not the expected one. kUnmapped:
 // the message is in memory that this rank could not map (see MemoryLoss).
 //
@@ -245,11 +245,12 @@ struct PeerStatus {
   PeerLife life = PeerLife::kLive;
   std::uint64_t entered = 0;  // sequence number of the last call that the peer entered; 0 if it entered none
   std::uint64_t left = 0;     // sequence number of the last call that the peer left, successfully or not; 0 if none
-  // Whether the two numbers above can be out of date, because the peer sends them only when it waits in a call, when it
-  // leaves a call in which it has waited, and when a call has failed. `reported` is the value of `entered` that it sent
-  // last. Its other messages can show that it has entered a later call. If `reported` is greater than `left`, the peer
-  // was waiting in call number `reported` when this rank last heard of it.
+  // Whether the two numbers above can be out of date, because the peer sends them only at certain times: for example
+  // after it has waited in a call for some time, when it leaves such a call, and when a call has failed.
   bool is_sent = false;
+  // Only if is_sent: the value of `entered` in the last state that the peer sent on a control connection. Its other
+  // messages can show that it has entered a later call. If `reported` is greater than `left`, the peer was waiting in
+  // call number `reported` when this rank last heard of it.
   std::uint64_t reported = 0;
   std::uint64_t device_calls = 0;  // see Transport::publish_device_calls(); 0 if the transport does not publish them
   bool ended = false;
@@ -257,10 +258,11 @@ struct PeerStatus {
 };
 
 // Memory of this rank that is registered with the communicator. It was allocated by allocate_window(), or it is memory
-// of the user that adopt_window() has registered. Peers that share memory with this rank can map it.
+// of the user that adopt_window() has registered. (ShmTransport also makes windows of the segments of the shared heap.)
+// Peers that share memory with this rank can map it.
 class Window {
  public:
-  virtual ~Window() = default;  // Ends the registration. Adopted memory becomes private again (Mapping::retire()).
+  virtual ~Window() = default;  // Ends the registration. If adopt_window() made the memory shared, it is private again.
   virtual std::byte* data() const = 0;
   virtual std::size_t size() const = 0;
 };
@@ -338,14 +340,14 @@ class Transport {
   virtual std::string_view name() const = 0;
   // Whether the ranks of one machine share memory through this transport.
   virtual bool shares_memory() const { return true; }
-  // Number of sent but not released messages that a connection can hold at least. A network may hold more of them.
+  // A connection can hold at least this number of messages that were sent but not released. A network may hold more.
   virtual std::uint32_t slots() const = 0;
   // Length of the longest message in bytes; only send_aimed() can send longer ones.
   virtual std::uint64_t slot_bytes() const = 0;
   virtual std::uint32_t lanes() const = 0;  // number of lanes between each pair of ranks
 
-  // Opens this rank's end of a connection, once for each (peer, lane). The peer opens its own end when it needs it.
-  // Requires peer != this rank and lane < lanes().
+  // open_send() and open_receive() open this rank's end of a connection. Call each of them at most once for each (peer,
+  // lane). The peer opens its own end when it needs it. Requires peer != this rank and lane < lanes().
   virtual Result<std::unique_ptr<SendConnection>> open_send(std::uint32_t peer, std::uint16_t lane) = 0;
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
 
@@ -356,8 +358,8 @@ class Transport {
 
   // These two functions record the start and the end of a call on the status board of this rank. enter_call()
   // publishes the tag, and offers this rank's output to peers that store directly into it (`output` with window 0: no
-  // offer). leave_call() withdraws the offer. If `failure` is set, it also records the failure and informs all peers.
-  // Over a network, peers receive the other information later, or not at all (transports/tcp/board.h).
+  // offer). leave_call() withdraws the offer. If `failure` is set, leave_call() also records the failure and informs
+  // all peers of it. Over a network, peers receive all other information later, or not at all (transports/tcp/board.h).
   virtual void enter_call(const CallTag& tag, const WindowRef& output) = 0;
   virtual void leave_call(const CallTag& tag, const std::optional<CallFailure>& failure) = 0;
   // Publishes the number of collective calls that this rank has submitted to its GPU, so that peers can name late
@@ -384,7 +386,7 @@ class Transport {
   virtual std::optional<std::byte*> peer_output(std::uint32_t peer, std::uint64_t sequence, std::uint64_t bytes) = 0;
 
   // The window of this rank that contains all of [data, data+bytes), with the offset of `data`. The result has window 0
-  // if there is none, or if peers cannot use windows of this transport. Thread-safe.
+  // if there is no such window, or if peers cannot use it. Thread-safe.
   virtual WindowRef find_window(const void* data, std::size_t bytes) = 0;
   // allocate_window() and adopt_window() are thread-safe.
   virtual Result<std::unique_ptr<Window>> allocate_window(std::size_t bytes) = 0;
@@ -428,9 +430,9 @@ class Transport {
                                     std::size_t /*bytes*/) {
     return MemoryAccess::kRefused;
   }
-  // Records for which rank's mailbox this rank is going to wait, so that writers of other mailboxes do not wake it.
-  // kAnyRank: this rank waits for all mailboxes, so every writer wakes it.
+  // Argument of await_mailbox(): this rank waits for all mailboxes, so every writer of a mailbox wakes it.
   static constexpr std::uint32_t kAnyRank = ~std::uint32_t{0};
+  // Records for which rank's mailbox this rank is going to wait, so that writers of other mailboxes do not wake it.
   virtual void await_mailbox(std::uint32_t /*rank*/) {}
 
   // Sends and receives queued control data, for example status boards and shared windows. Network transports may also

@@ -29,7 +29,8 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value)
 
 }  // namespace
 
-// The contents of the file. A new file contains zeros, which are the initial state.
+// The contents of the file that all ranks map. create() makes an empty file long enough; the kernel fills it with
+// zeros, which are the initial state.
 struct Control::Shared {
   alignas(64) std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> round;
@@ -70,8 +71,9 @@ void Control::barrier() {
   const std::uint32_t round = shared_->round.load(std::memory_order_acquire);
   if (shared_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks_)) {
     shared_->arrived.store(0, std::memory_order_relaxed);
-    // `round` and `sleepers` are sequentially consistent: either the last rank to arrive sees that another rank sleeps
-    // and wakes that rank, or the other rank sees the new round and does not sleep.
+    // This store is sequentially consistent, as are the accesses to `sleepers` and `round` by which another rank goes
+    // to sleep (below). So either this rank sees the other rank counted in `sleepers` and wakes it, or the other rank
+    // sees the new round and does not sleep.
     shared_->round.store(round + 1, std::memory_order_seq_cst);
     if (shared_->sleepers.load(std::memory_order_seq_cst) > 0) futex(shared_->round, FUTEX_WAKE, INT_MAX);
     return;
@@ -95,7 +97,7 @@ Control::Spread Control::spread(double value) {
     spread.least = std::min(spread.least, other);
     spread.most = std::max(spread.most, other);
   }
-  barrier();  // a rank must not write its next value before all ranks have read this one
+  barrier();  // a rank must not overwrite its value before all ranks have read it
   return spread;
 }
 

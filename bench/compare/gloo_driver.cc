@@ -1,9 +1,10 @@
 // The driver for Gloo. It uses Gloo's TCP transport even on one machine, because Gloo has no shared-memory transport.
 //
 // Algorithms of all-reduce: "ring" and "bcube" are those of gloo::allreduce, which PyTorch uses. "legacy_ring" is an
-// older class that is faster for small messages. compare.py sets COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an empty
-// folder for the rendezvous) and, between network namespaces, COMPARE_INTERFACE (otherwise lo is used). Connections use
-// Gloo's default mode, in which an event-loop thread does the transfers.
+// older class, which can be faster for small messages. compare.py sets COMPARE_RANK, COMPARE_RANKS, COMPARE_STORE (an
+// empty folder for the rendezvous) and, between network namespaces, COMPARE_INTERFACE (otherwise lo is used).
+// Connections use Gloo's default mode, in which an event-loop thread receives all data, and sends the data that the
+// calling thread cannot send at once.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_ring.h>
@@ -35,7 +36,7 @@
 namespace tutti::compare {
 namespace {
 
-// Longer than the default of --cell-limit-s, so that compare.py ends a job before Gloo does.
+// Longer than the default of compare.py's --cell-limit-s, so that by default compare.py ends a job before Gloo does.
 constexpr std::chrono::minutes kTimeout(5);
 
 std::string variable(const char* name, const char* otherwise) {
@@ -47,7 +48,7 @@ void add(void* sum, const void* left, const void* right, std::size_t count) {
   gloo::sum<float>(sum, left, right, count);
 }
 
-// Calls `call`, and converts the exceptions by which Gloo reports errors to a Status.
+// Calls `call`. If it throws an exception, by which Gloo reports errors, returns the exception's message as an error.
 template <class Call>
 Status guarded(const Call& call) {
   try {
@@ -58,7 +59,7 @@ Status guarded(const Call& call) {
   return {};
 }
 
-using Context = std::shared_ptr<gloo::rendezvous::Context>;  // the type that Gloo's functions take
+using Context = std::shared_ptr<gloo::rendezvous::Context>;  // a shared_ptr, because Gloo's functions take one
 
 class GlooLibrary : public Library {
  public:
@@ -82,8 +83,8 @@ class GlooLibrary : public Library {
   }
 
  private:
-  // Connects all ranks. Each operation gets a context of its own, because Gloo's older classes take slot numbers from
-  // a context and never release them.
+  // Connects all ranks in a new context. Each operation gets a context of its own, because Gloo's older classes take
+  // slot numbers from a context and never release them.
   Context connect() {
     prefixes_.push_back(
         std::make_unique<gloo::rendezvous::PrefixStore>("context" + std::to_string(prefixes_.size()), store_));
@@ -97,7 +98,8 @@ class GlooLibrary : public Library {
   // the options once.
   template <class Options, class Set, class Function>
   Operation with_options(const Set& set, const Function& function) {
-    auto options = std::make_shared<Options>(connect());  // shared_ptr because std::function copies its target
+    // A shared_ptr, because std::function requires a target that can be copied.
+    auto options = std::make_shared<Options>(connect());
     set(*options);
     return [options, function, tag = std::uint32_t{0}]() mutable {
       return guarded([&] {
@@ -126,7 +128,8 @@ class GlooLibrary : public Library {
         [](gloo::AllreduceOptions& options) { gloo::allreduce(options); });
   }
 
-  // Gloo's class works in place in `input`. The result is copied to `block`, where the harness expects it.
+  // Gloo's class for this collective works in place in `input`. The result is copied to `block`, where the harness
+  // expects it.
   Operation reduce_scatter(const Workload& workload, float* input, float* block) {
     const auto m = static_cast<int>(workload.block_elements());
     auto context = connect();
@@ -206,8 +209,8 @@ Status run(const Options& options) {
   if (!made) return made;
   const Status status = run_harness(options, **control, *library);
   if (status) (*control)->barrier();
-  // Exits without destructors, because Gloo does not shut down in order: when the first rank closes its connections,
-  // the event loops of the other ranks throw.
+  // Ends the process without calling destructors, because Gloo does not shut down in order: when the first rank closes
+  // its connections, the event loops of the other ranks throw.
   std::_Exit(exit_status_of(status));
 }
 

@@ -20,21 +20,24 @@
 namespace tutti::compare {
 namespace {
 
-constexpr double kLongCallUs = 300'000;  // calls that take longer have no warm-up and no estimate by batches
+// If the first call takes at least this long, its time is the estimate, and there are no batches. If the estimate is at
+// least this long, a trial has no warm-up.
+constexpr double kLongCallUs = 300'000;
 constexpr double kSecondUs = 1'000'000;
 constexpr double kWarmUpUs = 20'000;
-constexpr double kBatchUs = 2000;  // target duration of a batch of the estimate
+constexpr double kBatchUs = 2000;  // target duration of one batch of calls in estimate_batches()
 constexpr int kBatches = 8;
 constexpr double kMaxBatchCalls = 100;
-constexpr double kMaxEstimateUs = 300'000;  // approximate limit of all batches of one estimate
-constexpr double kLeastCallUs = 0.05;       // prevents a division by zero
+// After the third batch of an estimate, no further batch starts if all batches together have taken this long.
+constexpr double kMaxEstimateUs = 300'000;
+constexpr double kLeastCallUs = 0.05;  // shortest estimate; prevents a division by zero
 constexpr int kCallsBeforeIdle = 100;
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// User and system time of all threads of this process.
+// User and system time that all threads of this process have used so far, in microseconds.
 double cpu_us() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -79,7 +82,8 @@ class Measurement {
     return {};
   }
 
-  // Measures the time of the collective, and checks its results.
+  // Measures the time of the collective. Checks the results of the first call and of one more call after the last
+  // trial.
   Status time() {
     const double first_us = now_us();
     TUTTI_TRY(operation_());
@@ -91,7 +95,7 @@ class Measurement {
     return {};
   }
 
-  // Measures the processor time of ranks that wait in a call, because rank 0 enters it late.
+  // Measures the processor time that the other ranks use in a call that rank 0 enters late.
   Status measure_late() {
     clear();
     for (int i = 0; i < kCallsBeforeIdle; ++i) TUTTI_TRY(operation_());
@@ -113,7 +117,8 @@ class Measurement {
   }
 
  private:
-  // Timed calls use zeros, so that repeated sums stay finite and no special value slows down an addition.
+  // Sets the buffers to zero for the calls that are timed, so that repeated sums stay finite, and no infinity or other
+  // special value slows down an addition.
   void clear() {
     std::ranges::fill(buffers_.main, 0.0F);
     std::ranges::fill(buffers_.other, 0.0F);
@@ -124,7 +129,7 @@ class Measurement {
     return {};
   }
 
-  // Calls that each start after a barrier.
+  // Makes `times` calls, each of which starts after a barrier.
   Status call_apart(int times) {
     for (int i = 0; i < times; ++i) {
       control_.barrier();
@@ -133,9 +138,9 @@ class Measurement {
     return {};
   }
 
-  // Sets the numbers of calls of the warm-up and of both loops of a trial. Each loop has its own estimate, because a
-  // call after a barrier can take a thousand times as long as one of many consecutive calls, for example if a root runs
-  // ahead or if ranks share cores. All ranks compute the same numbers.
+  // Sets the numbers of calls of the warm-up and of both loops of a trial. Unless the first call was long, each loop
+  // has its own estimate, because a call after a barrier can take a thousand times as long as one of many consecutive
+  // calls, for example if a root runs ahead or if ranks share cores. All ranks compute the same numbers.
   Status estimate(double first_call_us) {
     double loop_us = first_call_us;
     double apart_us = first_call_us;
@@ -151,13 +156,13 @@ class Measurement {
     return {};
   }
 
-  // The number of calls that fill the target time, within the limits that harness.h states.
+  // Returns how many calls of duration `call_us` fill the target time, within the limits that harness.h states.
   int calls_for(double call_us) const {
     const double least = call_us < kSecondUs ? 3 : 1;
     return static_cast<int>(std::clamp(options_.target_ms * 1000 / call_us, least, double{kMaxCalls}));
   }
 
-  // Sets `call_us` to the median of several short batches, so that one preemption does not change the result.
+  // Sets `call_us` to the median over several batches of the time per call, so that one preemption hardly changes it.
   template <class Batch>
   Status estimate_batches(const Batch& run, double& call_us) {
     std::vector<double> times_us;
@@ -176,7 +181,7 @@ class Measurement {
     return {};
   }
 
-  // Runs one trial, and writes its record.
+  // Runs one trial, and writes its record. In the last trial, also checks the result of one more call.
   Status run_trial(int trial) {
     control_.barrier();
     TUTTI_TRY(call(warm_up_));
@@ -220,8 +225,9 @@ class Measurement {
     return {};
   }
 
-  // Measures the processor time of the ranks other than rank 0 during `work`, in percent of a core. Rank 0 is not
-  // counted, unless it is the only rank, because it is the one that enters the call late.
+  // Measures the processor time that the ranks other than rank 0 use during `work`, in percent of a core, and writes
+  // the mean and the maximum over these ranks. Rank 0 is not counted, unless it is the only rank, because in
+  // measure_late() it enters the call late.
   template <class Work>
   Status measure_cpu(const Work& work, const char* name) {
     const double start_us = now_us();
@@ -241,7 +247,7 @@ class Measurement {
     record["collective"] = to_string(workload_.kind);
     record["ranks"] = workload_.ranks;
     record["bytes"] = workload_.bytes;
-    // Flushed at once, because compare.py sees from a new line that the job makes progress.
+    // Flushed at once, because compare.py counts the lines to see that the job makes progress.
     results_ << record.dump() << std::endl;
   }
 
@@ -253,7 +259,7 @@ class Measurement {
   std::shared_ptr<float> other_;
   Buffers buffers_;
   Operation operation_;
-  int apart_calls_ = 1;  // calls that each start after a barrier
+  int apart_calls_ = 1;  // number of calls in the first loop of a trial, in which a barrier precedes each call
   int loop_calls_ = 1;
   int warm_up_ = 0;
   std::uint64_t wrong_ = 0;
@@ -268,7 +274,7 @@ Status measure(const Options& options, Control& control, Library& library, std::
     case Measure::kLate: TUTTI_TRY(measurement.measure_late()); break;
     case Measure::kIdle: TUTTI_TRY(measurement.measure_idle()); break;
   }
-  control.barrier();  // no rank may free its buffers while a peer may still read them
+  control.barrier();  // no rank may free its buffers while another rank may still use them
   return {};
 }
 

@@ -1,4 +1,4 @@
-// The driver for MPI libraries. It is compiled once for each MPI library that is installed.
+// The driver for MPI libraries. It is compiled once for each known MPI library that is installed (CMakeLists.txt).
 #include <mpi.h>
 
 #include <string>
@@ -21,7 +21,7 @@ class MpiLibrary : public Library {
   Result<Operation> prepare(const Workload& workload, const Buffers& buffers) override {
     float* const main = buffers.main.data();
     float* const other = buffers.other.data();
-    const int n = static_cast<int>(workload.elements());  // fits, because compare.py uses at most 1 GiB
+    const int n = static_cast<int>(workload.elements());  // fits, because compare.py measures at most 1 GiB
     const int m = static_cast<int>(workload.block_elements());
     const MPI_Comm world = MPI_COMM_WORLD;
     const MPI_Datatype type = MPI_FLOAT;

@@ -1,12 +1,12 @@
-// Measures the reference for an all-reduce in the memory of this machine (tools/perf/reference.h).
-// compare.py runs this program, which prints one JSON object per line to standard output:
+// Measures the reference for an all-reduce in the memory of this machine (tools/perf/reference.h). compare.py runs this
+// program, which prints one JSON object per line to standard output:
 //   reference_driver RANKS BYTES...
 //
-// `reference_us` is the reference that `tutti perf` prints. A value that cannot be measured is left out. For two ranks
-// and at most kLineBytes bytes, `line_us` is printed, too, and `reference_us` is the smaller of the two. `line_us` is
-// the time of the shortest possible exchange: two threads, each pinned to its own core, write a sequence number and the
-// payload into their own cache line, and wait for the line of the other thread. Unlike the reference of `tutti perf`,
-// this exchange needs no barrier.
+// `reference_us` is the reference that `tutti perf` prints. For two ranks and at most kLineBytes bytes, `line_us` is
+// printed, too, and `reference_us` is then the smaller one of both times. A value that cannot be measured is left out.
+// `line_us` is the time of a minimal exchange: two threads, each pinned to its own core, write a sequence number and
+// the payload into their own cache line, and wait for the line of the other thread. Unlike the reference of `tutti
+// perf`, this exchange needs no barrier.
 #include <pthread.h>
 #include <sched.h>
 

@@ -1,5 +1,5 @@
-// The driver for Tutti. It uses the public API. Rank, number of ranks and rendezvous address are in the environment
-// (TUTTI_RANK and others), as for any program that uses Tutti; compare.py sets them.
+// The driver for Tutti. It makes its calls by the public API. Rank, number of ranks and rendezvous address are in the
+// environment (TUTTI_RANK and others), as for any program that uses Tutti; compare.py sets them.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -22,13 +22,14 @@ class TuttiLibrary : public Library {
     if (!options_.tutti_registered) return Library::allocate(bytes);
     Result<Memory> memory = communicator_.allocate(bytes);
     if (!memory) return memory.error();
-    auto owner = std::make_shared<Memory>(*std::move(memory));  // the returned pointer shares ownership
+    // The returned pointer shares the ownership of the Memory.
+    auto owner = std::make_shared<Memory>(*std::move(memory));
     return std::shared_ptr<float>(owner, reinterpret_cast<float*>(owner->data()));
   }
 
   Result<Operation> prepare(const Workload& workload, const Buffers& buffers) override {
     const CollectiveCall call = call_of(workload, buffers);
-    if (workload.kind == CollectiveKind::kAllReduce) {  // uses the function that applications call, not run()
+    if (workload.kind == CollectiveKind::kAllReduce) {  // uses all_reduce(), as applications do, not run()
       return Operation(
           [this, call] { return communicator_.all_reduce(call.input, call.output, call.count, call.type, call.op); });
     }

@@ -1,8 +1,7 @@
-// Workload: one collective over float32 of one size, its inputs, and the check of every element of its result.
-// Functions and values for any thread.
+// Workload: one collective over float32 of one size, its inputs, and the check of every element of its result. All
+// functions may be called from any thread.
 //
-// The buffers of each collective are the same for all libraries (n elements in all, m = n / ranks elements in a
-// block):
+// The buffers of each collective are the same for all libraries (n elements in all, m = n / ranks elements in a block):
 //   all_reduce      sum in place in `main` (n)
 //   broadcast       in place in `main` (n), root 0
 //   reduce          sum of `main` (n) into `other` (n), root 0
@@ -25,8 +24,8 @@ namespace tutti::compare {
 
 struct Workload {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  // Size of the larger buffer, input or output, as in nccl-tests. A multiple of 4 (of 4 * ranks for collectives with
-  // blocks).
+  // Size of the larger one of the input and the output, as in nccl-tests. A multiple of 4 (of 4 * ranks for collectives
+  // with blocks); 0 for a barrier.
   std::uint64_t bytes = 0;
   int ranks = 1;
 
@@ -35,13 +34,14 @@ struct Workload {
   bool operator==(const Workload&) const = default;
 };
 
-// Rounds `bytes` down to a size that the collective can have with this number of ranks, but at least one element (or
-// one block of one element).
+// Returns a workload with the largest size of at most `bytes` bytes that the collective can have with this number of
+// ranks. But it has at least one element, or one element per block. A barrier has the size 0.
 Workload make_workload(CollectiveKind kind, std::uint64_t bytes, int ranks);
 
 // Whether the collective uses a second buffer.
 bool has_other(CollectiveKind kind);
-// Which of the two buffers holds the input, and which the output.
+// Whether `main` contains the input, and whether it contains the output; otherwise `other` does. In an in-place
+// collective, `main` contains both.
 bool input_in_main(CollectiveKind kind);
 bool output_in_main(CollectiveKind kind);
 
@@ -52,7 +52,7 @@ struct Buffers {
   std::span<float> other;
 };
 
-// Fills the inputs of `rank`, and sets the outputs to a value that is never a correct result.
+// Fills the input of `rank`, and sets all other elements of the buffers to a value that is never a correct result.
 void fill(const Workload& workload, int rank, const Buffers& buffers);
 
 // The number of elements in the result of `rank` that differ from the correct value. 0 if the rank gets no result.

@@ -24,11 +24,12 @@ constexpr std::size_t kBandwidthBytes = std::size_t{64} << 20;
 // the stream of each rank (Cell::empty_us).
 constexpr double kLatencyBar = 1.5;
 constexpr std::size_t kLatencyBytes = 8;
-constexpr unsigned kShortRounds = 21;  // upper limit to which the rounds of calls below kShortBytes are raised
+constexpr unsigned kShortRounds = 21;  // below kShortBytes the number of rounds is tripled, but not to more than this
 constexpr std::size_t kShortBytes = 1 << 20;
 
-// The rate of the driver's copy, in gigabytes per second, with the largest measured size that is at most `bytes`, or
-// with the smallest one. The rate depends on the size, because small buffers stay in the caches.
+// Returns the rate of the driver's copy, in gigabytes per second, at the largest measured size that is at most `bytes`,
+// or at the smallest measured size if all are larger. The rate depends on the size, because small buffers stay in the
+// caches.
 double copy_rate(const CallsOptions& options, std::size_t bytes) {
   double rate = options.copies.front().gigabytes_per_s;
   for (const CopyRate& copy : options.copies) {
@@ -48,7 +49,7 @@ Rounds rounds_for(const CallsOptions& options, std::size_t bytes) {
   return rounds;
 }
 
-// A method to submit the calls of all ranks to their streams.
+// A method by which the calls of all ranks are submitted to their streams.
 struct SubmitMethod {
   const char* name;
   std::function<Status()> put;
@@ -57,7 +58,8 @@ struct SubmitMethod {
 struct Cell {
   Ranks& ranks;
   std::size_t bytes = 0;
-  std::optional<double> empty_us;  // duration of one empty kernel per rank; nullopt: there is no such kernel
+  // Microseconds that one empty kernel in the stream of each rank takes; nullopt: the kernel is not available.
+  std::optional<double> empty_us;
 };
 
 Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const SubmitMethod& method,
@@ -87,8 +89,8 @@ Result<Row> measure_cell(const CallsOptions& options, const Cell& cell, const Su
   return row;
 }
 
-// The duration of an empty kernel in the stream of every rank, in microseconds; nullopt if the kernel is not available,
-// for example because this build has no device code.
+// Returns how long one empty kernel in the stream of every rank takes, in microseconds; nullopt if the kernel is not
+// available, for example because this build has no device code.
 Result<std::optional<double>> time_empty(Gpu& gpu, const CallsOptions& options, const Ranks& ranks) {
   const auto kernel = gpu.kernel("tutti_empty");
   if (!kernel) return std::optional<double>();
@@ -124,7 +126,7 @@ Status measure_ranks(Gpu& gpu, const CallsOptions& options, int count, Section& 
   return {};
 }
 
-// The number of steps in the longest channel of rank 0.
+// The number of steps in the longest channel of rank 0, in the algorithm's plan for an all-reduce.
 Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
   const Collective collective{.kind = CollectiveKind::kAllReduce, .ranks = static_cast<std::uint32_t>(ranks)};
   const Result<Generator> generator = find_generator(collective, algorithm);
@@ -136,8 +138,8 @@ Result<std::size_t> steps_of(Algorithm algorithm, int ranks) {
   return most;
 }
 
-// Measures the cost of a step. A chunk has one element (ring), or one element for each rank (one-shot), so that a step
-// is almost only overhead.
+// Measures the cost of a step. A chunk has one element (ring), or as many elements as there are ranks (one-shot), so
+// that a step is almost only overhead.
 Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& section, std::uint64_t& wrong) {
   const auto elements = static_cast<std::size_t>(count);
   auto ranks = Ranks::create(gpu, count, elements * sizeof(float));
@@ -168,7 +170,8 @@ Status measure_steps(Gpu& gpu, const CallsOptions& options, int count, Section& 
   return {};
 }
 
-// Measures one size with kernels and with copy engines. The communicators read the method from the environment.
+// Measures all-gathers of one size, by kernels and then by copy engines. The communicators read the method from the
+// environment variable when they are created.
 Status measure_gathers(Gpu& gpu, const CallsOptions& options, std::size_t bytes, Section& section,
                        std::uint64_t& wrong) {
   constexpr int kRanks = 2;

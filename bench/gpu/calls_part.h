@@ -18,7 +18,7 @@ struct CallsOptions {
   std::vector<std::size_t> gather_sizes;
   Rounds rounds;
   std::vector<CopyRate> copies;  // KernelsResult::copies of the same run; not empty
-  bool corrupt = false;          // changes one byte of rank 0's output before each check, to test the check
+  bool corrupt = false;          // true: change one byte of rank 0's output before each check, to test the check
 };
 
 struct CallsResult {

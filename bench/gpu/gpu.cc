@@ -66,7 +66,7 @@ Status Gpu::finish_opening(int device) {
       "cuDeviceGetAttribute");
 }
 
-// The objects in the context are destroyed before the scope that makes it current.
+// Destroys the objects that belong to the context before the scope that makes the context current.
 Gpu::~Gpu() {
   module_.reset();
   stop_.reset();

@@ -1,6 +1,6 @@
-// Gpu: the GPU that gpu_bench measures. It has the driver, a context that is current in this thread, a stream, the
-// library's kernels by name, and time measurement with events. tests/device/hardware uses it, too. Other threads may
-// only call driver() and context().
+// Gpu: the GPU that gpu_bench measures. It has the driver, a context that is current in the thread that called open(),
+// a stream, the library's kernels by name, and time measurement with events. tests/device/hardware uses it, too. Other
+// threads may only call driver() and context().
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Grid {
 struct Rounds {
   unsigned rounds = 7;
   unsigned passes = 1;
-  // Limit of one measurement in seconds: after it no further round starts. There is always at least one round.
+  // Limit in seconds, from the end of the warm-up: after it no further round starts. At least one round takes place.
   double limit_s = 5;
 };
 
@@ -58,7 +58,7 @@ class Gpu {
   // device code; an error of the driver if it cannot load the code for this GPU, or if it is a fake driver without
   // kernels.
   Result<cuda::CUfunction> kernel(const char* name);
-  // The number of blocks of a kernel that can be resident on the whole device at the same time.
+  // The number of blocks of `threads` threads of a kernel that can be resident on the whole device at the same time.
   Result<unsigned> blocks_at_once(cuda::CUfunction kernel, unsigned threads) const;
   // Launches a kernel. A null `argument` means that the kernel has none.
   Status launch(cuda::CUfunction kernel, Grid grid, void* argument, cuda::CUstream stream) const;
@@ -68,14 +68,15 @@ class Gpu {
   // finished.
   Status put(cuda::CUdeviceptr to, std::span<const std::byte> from) const;
   Status get(std::span<std::byte> to, cuda::CUdeviceptr from) const;
-  // Starts a copy within the device, in stream().
+  // Starts a copy within the device, in stream(), and does not wait for its end.
   Status copy(cuda::CUdeviceptr to, cuda::CUdeviceptr from, std::size_t bytes) const;
   Status synchronize() const { return stream_->synchronize(); }
 
-  // Measures each of `bodies`, which submit their work to stream(). Each round runs all of them in turn, so that the
-  // clock rate of the GPU is about the same for all.
+  // Measures each of `bodies`, all of which submit their work to stream(). Each round runs all of them in turn, so that
+  // the clock rate of the GPU is about the same for all.
   Result<std::vector<Samples>> measure(const Rounds& rounds, std::span<const std::function<Status()>> bodies) const;
-  // Measures one body that has its own events and returns the microseconds of one pass.
+  // Measures one body that measures itself: `body` runs one pass and returns its microseconds. `rounds.passes` is
+  // ignored.
   static Result<Samples> measure(const Rounds& rounds, const std::function<Result<double>()>& body);
 
  private:

@@ -54,7 +54,8 @@ Status write(const Options& options, const Report& report) {
   return {};
 }
 
-// Writes the first part of the report as soon as it is known, so that it is not lost if a later part does not end.
+// Makes all measurements. Writes the first part of the report as soon as it is known, so that it is not lost if a later
+// part does not end.
 Result<Report> measure(Gpu& gpu, const Options& options) {
   Report report;
   report.head = head_of(gpu, options);

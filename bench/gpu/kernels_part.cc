@@ -31,7 +31,7 @@ struct Shape {
   std::size_t destinations = 1;
   std::size_t bytes = 0;  // bytes of each buffer
 
-  // Bytes read and written by one call.
+  // Bytes read and written by one launch.
   double moved() const { return static_cast<double>((sources + destinations) * bytes); }
 };
 
@@ -85,7 +85,7 @@ std::string text_of_size(std::size_t bytes) {
   return bytes >= std::size_t{1} << 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} KiB", bytes >> 10);
 }
 
-// Compares one type of launch with the driver's copy of one buffer, in turn.
+// Compares one kernel with the driver's copy of one buffer. Both are measured in turn.
 class Comparison {
  public:
   Comparison(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers)
@@ -153,8 +153,8 @@ Period reduced(const Shape& shape, const std::vector<Period>& periods) {
   return result;
 }
 
-// Fills the destinations with other bytes, calls `launch`, and compares them with `expected`. Returns the number of
-// wrong destinations.
+// Fills the destinations with a constant byte, calls `launch`, and compares the destinations with `expected`. Returns
+// the number of wrong destinations.
 Result<std::uint64_t> count_wrong(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers, const Shape& shape,
                                   const Period& expected, const std::function<Status()>& launch) {
   const cuda::DriverApi& api = gpu.driver().api();

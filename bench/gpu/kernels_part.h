@@ -1,4 +1,5 @@
-// The first part of gpu_bench: the library's kernels without connections, compared with the driver's own copy.
+// The first part of gpu_bench: the library's kernels that need no connections (tutti_copy, tutti_reduce), compared with
+// the driver's own copy.
 #pragma once
 
 #include <cstddef>

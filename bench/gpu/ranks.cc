@@ -88,7 +88,7 @@ Status Ranks::add_rank(int rank, std::size_t bytes) {
   return fill(gpu_, inputs_.back(), rank_digits(rank));
 }
 
-// Waits until all calls have finished with their buffers, and destroys the communicators before the streams.
+// Waits until all calls have finished with the buffers, and destroys the communicators before the streams.
 Ranks::~Ranks() {
   threads_.reset();
   for (const cuda::Stream& stream : streams_) static_cast<void>(stream.synchronize());

@@ -1,7 +1,7 @@
 // Ranks: the ranks of one job on one GPU, in this process. Each rank has a communicator, a stream and buffers. The
-// calls of all ranks are submitted together: as a group by one thread, or by one thread per rank. It uses communicators
-// only through the public API, so that the results are those of applications. One thread uses a Ranks object, which has
-// threads of its own.
+// calls of all ranks are submitted together: as a group by one thread, or by one thread per rank. Ranks uses
+// communicators only through the public API, so that the results are valid for applications. Only one thread may use a
+// Ranks object, which has threads of its own.
 #pragma once
 
 #include <cstddef>
@@ -27,23 +27,24 @@ class Ranks {
   int count() const { return static_cast<int>(communicators_.size()); }
 
   // Calls `put`, which submits work to the streams. Returns the microseconds from an event in the first stream, for
-  // which all streams wait, until the end of all streams.
+  // which all streams wait, until the work in all streams has ended.
   Result<double> time_us(const std::function<Status()>& put) const;
 
   // Submits an all-reduce (float32, sum) of `count` elements from inputs to outputs, as a group by one thread.
   Status put_as_group(std::size_t count, Algorithm algorithm) const;
   // Submits the same all-reduce, but by one thread per rank. The threads exist already, and start at a barrier.
   Status put_by_threads(std::size_t count, Algorithm algorithm);
-  // Submits an all_gather of `count` elements of each input, by one thread. The outputs have count() times as many
-  // elements.
+  // Submits an all_gather of `count` elements of each input, as a group by one thread. Each output then has count()
+  // times as many elements.
   Status put_gather(std::size_t count) const;
   // Launches a kernel without arguments in every stream.
   Status put_kernels(cuda::CUfunction kernel) const;
 
-  // Overwrites the outputs, calls `put`, and compares every byte of every output with the sum. Returns the number of
-  // ranks with a wrong result. With `corrupt`, one byte of rank 0's output is changed before the check.
+  // Overwrites the outputs, calls `put`, and compares the first `count` elements of every output with the sum, byte by
+  // byte. Returns the number of ranks with a wrong result. With `corrupt`, one byte of rank 0's output is changed
+  // before the check.
   Result<std::uint64_t> count_wrong(std::size_t count, const std::function<Status()>& put, bool corrupt) const;
-  // Like count_wrong(), with put_gather(`count`) as the work, and the inputs of all ranks as the expected outputs.
+  // Like count_wrong(), but calls put_gather(`count`), and expects in every output the inputs of all ranks.
   Result<std::uint64_t> count_wrong_gathers(std::size_t count, bool corrupt) const;
 
  private:
@@ -58,11 +59,12 @@ class Ranks {
   const Gpu& gpu_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<cuda::Stream> streams_;
-  std::vector<cuda::Event> ends_;    // indexed by rank: end of the work in its stream
+  std::vector<cuda::Event> ends_;    // indexed by rank: recorded in the rank's stream after its work
   std::vector<cuda::Event> timers_;  // two events, recorded at the start and at the end of a measurement
   std::vector<cuda::DeviceMemory> inputs_;
   std::vector<cuda::DeviceMemory> outputs_;
-  std::unique_ptr<Threads> threads_;  // last member, because the threads use the others
+  // The last member, so that it is destroyed first: the threads use the other members.
+  std::unique_ptr<Threads> threads_;
 };
 
 }  // namespace tutti::bench

@@ -1,5 +1,4 @@
 // The results of gpu_bench: sections of rows, which are printed as Markdown for people and as JSON for programs.
-// Values.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace tutti::bench {
 
-using Row = nlohmann::ordered_json;  // an object; fields without a column appear only in the JSON
+using Row = nlohmann::ordered_json;  // a JSON object; a field that is not in Section::columns appears only in the JSON
 
 struct Section {
   std::string name;  // name in the JSON

@@ -57,7 +57,7 @@ Period random_period(DataType type, std::uint64_t seed) {
   Period period(kPeriodBytes);
   for (std::size_t at = 0; at < period.size(); at += size_of(type)) {
     const std::uint64_t element = random_element(format, random);
-    std::memcpy(period.data() + at, &element, size_of(type));  // the low bytes: the host is little endian
+    std::memcpy(period.data() + at, &element, size_of(type));  // stores the low bytes: the host is little endian
   }
   return period;
 }
@@ -83,7 +83,7 @@ Period sum_of_digits(int ranks) {
 Status fill(const Gpu& gpu, const cuda::DeviceMemory& memory, const Period& period) {
   const std::size_t first = std::min(period.size(), memory.bytes());
   TUTTI_TRY(gpu.put(memory.address(), std::span(period).first(first)));
-  for (std::size_t done = first; done < memory.bytes();) {  // doubles the filled part each time
+  for (std::size_t done = first; done < memory.bytes();) {  // each iteration at most doubles the filled part
     const std::size_t more = std::min(done, memory.bytes() - done);
     TUTTI_TRY(gpu.copy(memory.address() + done, memory.address(), more));
     done += more;

@@ -1,8 +1,8 @@
-// Test values for gpu_bench, and the check of results. Every buffer repeats one period of values. So the host computes
-// the expected result only for one period, and compares it with the whole buffer. The length of the period is a
-// multiple of a large prime, because a check cannot detect values that are displaced by a multiple of the period.
-// Typical displacements, for example by a power of two, are not multiples of it. Pure functions, except those that copy
-// from and to the GPU.
+// Test values for gpu_bench, and the check of results. Every input repeats one period of values. So the host computes
+// the expected result only for one period, and compares the whole result with repetitions of it. The length of the
+// period is a multiple of a large prime, because a check cannot detect values that are displaced by a multiple of the
+// period. Typical displacements, for example by a power of two, are not multiples of it. Pure functions, except those
+// that copy from and to the GPU.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ Period rank_digits(int rank);
 // The sum of the values of ranks 0 .. ranks - 1.
 Period sum_of_digits(int ranks);
 
-// Fills `memory` with repetitions of `period`.
+// Fills `memory` with repetitions of `period`, and waits until it is filled.
 Status fill(const Gpu& gpu, const cuda::DeviceMemory& memory, const Period& period);
 // The number of bytes in [begin, begin + bytes) that differ from repetitions of `period`.
 Result<std::uint64_t> wrong_bytes(const Gpu& gpu, cuda::CUdeviceptr begin, std::size_t bytes, const Period& period);

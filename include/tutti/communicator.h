@@ -1,9 +1,9 @@
 // Communicator: one rank's membership in a group of ranks that call collectives together.
 //
-// - All ranks call the same collectives in the same order, with the same count, type, operation and algorithm. If ranks
-//   disagree, the call fails with kMismatch, which on the host names the rank and the argument; the communicator stays
-//   usable if Error::scope is kCall. Sends and receives are ordered separately: between two ranks, in each direction,
-//   the k-th send matches the k-th receive.
+// - All ranks call the same collectives in the same order, with the same count, type, operation, root and algorithm. If
+//   ranks disagree, the call fails with kMismatch, which on the host names the rank and the argument; the communicator
+//   stays usable if Error::scope is kCall. Sends and receives are ordered separately: between two ranks, in each
+//   direction, the k-th send matches the k-th receive.
 // - A call that returns kInvalidArgument did not happen, unless Error::rank names a rank, whose buffer could then not
 //   be accessed during the call. Peers that made the same call wait until this rank makes it with correct arguments, or
 //   until their timeout.
@@ -90,13 +90,12 @@ struct CommunicatorOptions {
   // machine into several, for example for tests. Empty: TUTTI_NODE_ID, then all ranks have the same id. At most 64
   // bytes.
   std::string node_id;
-  // `device`: the CUDA number of this rank's GPU, or kNoDevice if this rank uses no GPU. Unset: the GPU of the calling
-  // thread's current CUDA context, if it has one. With device_calls "auto", calls on GPU memory run on the GPUs if
-  // every rank has a GPU of the same machine, these GPUs can access each other, and no limit in docs/limits.md prevents
-  // it. Otherwise, or with "staged", the host carries out these calls; on several machines the GPUs carry out parts of
-  // long all_reduces (docs/communicator.md). Empty device_calls: TUTTI_DEVICE_CALLS, then "auto".
-  static constexpr std::int32_t kNoDevice = -1;
+  static constexpr std::int32_t kNoDevice = -1;  // value of `device` if this rank uses no GPU
+  // CUDA number of this rank's GPU. Unset: the GPU of the calling thread's current CUDA context, if it has one.
   std::optional<std::int32_t> device;
+  // With "auto", calls on GPU memory run on the GPUs if every rank has a GPU of the same machine, these GPUs can access
+  // each other, and no limit in docs/limits.md prevents it. Otherwise, or with "staged", the host carries them out; on
+  // several machines the GPUs do parts of long all_reduces (docs/communicator.md). Empty: TUTTI_DEVICE_CALLS, "auto".
   std::string device_calls;
   // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It
   // costs a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends, receives and
@@ -128,10 +127,10 @@ struct CallOptions {
   // If reduction.combine is not null, this function reduces the elements. The call's data type is then ignored, and its
   // operation only has to be a valid ReduceOp.
   UserReduction reduction{};
-  // The CUstream of a call on device memory. The stream belongs to the context of the buffers. If the option is empty
-  // or contains a null pointer, the default stream of that context is used. A call on host memory ignores the stream,
-  // but fails if the process has not loaded the CUDA driver, because the pointer then cannot be a stream. The stream
-  // may be capturing a CUDA graph: docs/communicator.md has the rules.
+  // The CUstream of a call on device memory. The stream must belong to the context of the buffers. If the option is
+  // empty or contains a null pointer, the default stream of that context is used. A call on host memory ignores the
+  // stream, but fails if the process has not loaded the CUDA driver, because the pointer then cannot be a stream. The
+  // stream may be capturing a CUDA graph: docs/communicator.md has the rules.
   std::optional<void*> stream{};
 };
 
@@ -214,11 +213,11 @@ class TUTTI_API Work {
   std::shared_ptr<detail::WorkImpl> impl_;
 };
 
-// Registered memory: other ranks of the machine can access it directly, so collectives on it avoid a copy. A Memory
-// from allocate() owns the memory; one from register_memory() owns only the registration. The destructor frees the
-// memory or ends the registration. Destroy a Memory before its Communicator, and not while an operation uses the
-// memory, because that operation would then fail on some rank. For device memory, wait until the streams have
-// completed the calls that use it.
+// Registered memory: other ranks of the machine can access it directly, so most collectives on it avoid a copy. A
+// Memory from allocate() owns the memory; one from register_memory() owns only the registration. The destructor frees
+// the memory or ends the registration. Destroy a Memory before its Communicator, and not while an operation uses the
+// memory, because that operation would then fail on some rank. For device memory, wait until the streams have completed
+// the calls that use it.
 class TUTTI_API Memory {
  public:
   Memory();
@@ -257,10 +256,10 @@ class TUTTI_API PendingCommunicator {
 // One rank of a communicator. The comment at the top of this file states the contract of all calls.
 class TUTTI_API Communicator {
  public:
-  // Joins the job as one rank. Blocks until all ranks have joined or the set-up deadline has passed; the error then
-  // names the missing ranks. Errors: kConfig, kInvalidArgument, kMismatch (the ranks have different settings),
-  // kUnsupported (for example too many ranks on one machine), kTimeout, kRefused, kPeerLost (a rank ended during
-  // set-up), kDevice, kSystem.
+  // Joins the job as one rank. Blocks until all ranks have joined, set-up has failed, or its deadline has passed; in
+  // the last case the error names the missing ranks. Errors: kConfig, kInvalidArgument, kMismatch (the ranks have
+  // different settings), kUnsupported (for example too many ranks on one machine), kTimeout, kRefused, kPeerLost (a
+  // rank ended during set-up), kDevice, kSystem.
   static Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options = {});
 
   // Like create(), but returns at once and joins the job in a background thread, so that one process can create
@@ -276,12 +275,12 @@ class TUTTI_API Communicator {
                                                                        std::int32_t nodes = 1);
 
   // Collective over this communicator, in the order of its calls. The ranks that pass the same `colour` (>= 0) form a
-  // new communicator. Its ranks are ordered by `key`, and by their rank in this communicator if keys are equal. A
-  // rank that passes kNoColour takes part and gets null. Calls on one of the two communicators never disturb the
-  // other, and the two may be destroyed in any order. Over TCP the new communicator opens its own sockets when its
+  // new communicator. Its ranks are ordered by `key`, and by their rank in this communicator if keys are equal. A rank
+  // that passes kNoColour takes part and gets null. Calls on host memory on one of the two communicators never disturb
+  // the other, and the two may be destroyed in any order. Over TCP the new communicator opens its own sockets when its
   // ranks first communicate. Errors: those of a collective; kInvalidArgument (colour is negative, but not kNoColour);
-  // kSystem naming the rank on which split() failed, reported to all ranks of this communicator or to all ranks of
-  // that colour. After an error of scope kCall this communicator remains usable.
+  // kSystem naming the rank on which split() failed, reported to all ranks of this communicator or to all ranks of that
+  // colour. After an error of scope kCall this communicator remains usable.
   static constexpr std::int32_t kNoColour = -1;
   Result<std::unique_ptr<Communicator>> split(std::int32_t colour, std::int32_t key = 0);
   // A new communicator with the same ranks, for example so that a library can make calls in an order of its own.
@@ -338,9 +337,10 @@ class TUTTI_API Communicator {
   // (the plan needs more lanes, or more or longer slots, than the connections have), those of opening its connections.
   Status use_plan(const UserPlan& plan, const PlanUse& use = {});
 
-  // Waits until every operation in progress on this rank has ended (without a time limit until its stream has come to
-  // it), then leaves the communicator: later calls are refused, and peers that still wait for this rank get an error
-  // that it has left. Local call. The destructor also leaves, but aborts the operations in progress.
+  // Waits until every operation in progress on this rank has ended (there is no time limit while an operation waits in
+  // its stream for earlier work), then leaves the communicator: later calls are refused, and peers that still wait for
+  // this rank get an error that it has left. Local call. The destructor also leaves, but aborts the operations in
+  // progress.
   Status finalize();
 
   // Leaves the communicator. Operations in progress on this rank end with kAborted. During the destructor no thread may
@@ -350,7 +350,7 @@ class TUTTI_API Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // This rank's number, 0 .. size()-1, and the number of ranks.
+  // rank(): this rank's number, 0 .. size()-1. size(): the number of ranks.
   std::int32_t rank() const;
   std::int32_t size() const;
   // Number of machines on which the ranks run; node ids split a machine. Ranks of one machine can share memory.
@@ -359,8 +359,8 @@ class TUTTI_API Communicator {
   // memory inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or
   // "shm+ucx". If the communicator has only one rank, the result is "shm".
   std::string transport() const;
-  // Whether calls on device memory run on the ranks' GPUs; otherwise the host carries them out, as it does between
-  // suspend() and resume(). False if the ranks are on several machines: their GPUs carry out only parts of long
+  // Whether calls on device memory normally run on the ranks' GPUs; otherwise the host carries them out, as it does
+  // between suspend() and resume(). False if the ranks are on several machines: their GPUs carry out only parts of long
   // all_reduces. The same on every rank.
   bool runs_on_devices() const;
   // The algorithm that Algorithm::kAuto selects for a call of `count` elements of `type` per block, with root 0 and
@@ -468,7 +468,7 @@ class TUTTI_API Communicator {
   // GPUs carry out calls, that may be an error of another cause, for example kAborted after abort().
   Status async_status();
 
-  // Allocates zeroed, page-aligned memory that the ranks with which this rank shares memory can access, so that
+  // Allocates zeroed, page-aligned memory that the ranks with which this rank shares memory can access, so that most
   // collectives on it avoid a copy. Uses huge pages if the system provides them. Local call. bytes > 0. Errors:
   // kInvalidArgument, kSystem.
   Result<Memory> allocate(std::size_t bytes);

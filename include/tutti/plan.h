@@ -58,8 +58,8 @@ struct PlanLimits {
 
 // The properties of a plan that are the same for all its ranks.
 struct PlanDescription {
-  // For people: UTF-8 of at most kNameBytes and kCommentBytes bytes (PlanLimits), without control characters and
-  // characters that change the direction of text or separate lines.
+  // `name` and `comment` are for people: UTF-8 of at most kNameBytes and kCommentBytes bytes (PlanLimits), without
+  // control characters and characters that change the direction of text or separate lines.
   std::string name{};
   std::string comment{};
   CollectiveKind collective = CollectiveKind::kAllReduce;  // not kSendReceive
@@ -68,7 +68,7 @@ struct PlanDescription {
   std::uint32_t chunks = 1;          // chunks per tile of each block of the input and of the output; at least 1
   std::uint32_t scratch_chunks = 0;  // chunks per tile of the scratch buffer of every rank
   // 1 .. 64: number of messages that every connection must be able to hold, so that the plan does not deadlock. A
-  // communicator refuses the plan if its connections hold fewer messages (TUTTI_SLOTS).
+  // communicator whose connections hold fewer messages (TUTTI_SLOTS) refuses the plan.
   std::uint16_t slots = 1;
   std::uint16_t lanes = 1;    // 1 .. 7; lanes are numbered 0 .. lanes-1
   Order order = Order::kAny;  // the order in which the ranks' values are added; the verifier proves it as well
@@ -152,9 +152,9 @@ class TUTTI_API PlanBuilder {
     // Sends the value as the next message to `peer`, which must be another rank. At most once per connection in each
     // step.
     Step& send(std::uint32_t peer, std::uint32_t lane = 0);
-    // Marks the step at which the value first contains the contribution of every rank, because this step divides an
-    // average by the number of ranks. Collectives that reduce need the mark at exactly these steps; other collectives
-    // must not have it.
+    // Marks the step at which the value first contains the contribution of every rank. The mark is needed because this
+    // step divides an average by the number of ranks. Collectives that reduce need the mark at exactly these steps;
+    // other collectives must not have it.
     Step& completes();
     // Makes the step stand for a run of `chunks` equations, at least 1 (the default). Each message of the step carries
     // `chunks` values. Equation i = 0, 1, ... uses the chunks that are i chunks after those of local() and store(), and

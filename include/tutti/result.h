@@ -27,8 +27,8 @@ enum class ErrorCode : std::uint8_t {
   kInvalidPlan,      // the text of a plan is malformed, or the verifier has found the plan incorrect
   kUnsupported,      // the arguments are valid, but Tutti cannot carry out such a call, in general or on this machine
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
-  kTimeout,          // a deadline passed; the message names the missing ranks
-  kAborted,          // abort() was called on this rank or a peer; in uniform mode also: the call failed on another rank
+  kTimeout,          // a deadline passed; the message names the missing ranks, if they are known
+  kAborted,          // abort() on this rank or a peer, or the destructor; uniform mode: the call failed on another rank
   kPeerLost,         // the process of a peer ended, its connection broke, or the peer left the communicator
   kRefused,          // a rank was not accepted: other job, user or version, malformed message, or too late for agree()
   kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission

@@ -62,7 +62,8 @@ enum class Algorithm : std::uint8_t {
   kHalvingDoubling,  // recursive halving and doubling
   kCirculant,        // Traeff's circulant graphs; for all_gather, Bruck's algorithm with other distances
   // all_reduce: reduce_scatter in each machine, all_reduce between machines, all_gather in each machine. all_gather and
-  // reduce_scatter: a ring between machines, and direct exchange in each machine at the same time.
+  // reduce_scatter: a ring between machines, and direct exchange in each machine at the same time; but a ring of all
+  // ranks if there is only one machine, or if the numbers of ranks per machine differ, are 1, or are at least 1024.
   kHierarchical,
   // like kHierarchical, but with a double binary tree between machines, and if a machine has more than 16 ranks, with
   // rings inside the machines

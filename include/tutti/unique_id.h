@@ -44,7 +44,7 @@ struct TUTTI_API UniqueId {
 
   // Creates an id and starts its server. Errors: kInvalidArgument (wrong range of ports or timeout), kConfig (the
   // interface does not exist or has only a link-local address, the job key cannot be read, or a TUTTI_* variable is
-  // invalid), kSystem (no free port, or out of file descriptors or threads).
+  // invalid), kSystem (for example no free port, or out of file descriptors or threads).
   static Result<UniqueId> create(const UniqueIdOptions& options = {});
   // Convert an id from and to 256 hexadecimal digits. Errors of from_text(): kInvalidArgument (wrong length, a
   // character that is not a hexadecimal digit, a wrong checksum, or an id of another version of Tutti).

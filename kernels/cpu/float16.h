@@ -1,10 +1,10 @@
 // The 16-bit floating-point types in plain scalar code: their format, and the conversions to and from float32.
 //
-// Widening is exact. Narrowing rounds to the nearest value, and to an even last bit if two values are equally near.
-// It overflows to infinity if the value rounds beyond the largest finite value, and it supports subnormals. Both
-// directions keep the sign of a NaN and the payload bits that fit, and make the NaN quiet. The functions only use
-// the bits, so they do not depend on the floating-point environment. The reference kernel uses them; the SIMD
-// kernels apply the same rules to vectors (lanes-inl.h).
+// Widening is exact. Narrowing rounds to the nearest value, and to an even last bit if two values are equally near. It
+// overflows to infinity if the value rounds beyond the largest finite value, and it supports subnormals. Both
+// directions keep the sign of a NaN and the payload bits that fit, and make the NaN quiet. The functions only use the
+// bits, so they do not depend on the floating-point environment. The reference kernel uses them; the SIMD kernels give
+// the same results with vectors (lanes-inl.h).
 #pragma once
 
 #include <bit>
@@ -27,8 +27,8 @@ struct Bfloat16 {
 static_assert(sizeof(Float16) == 2 && alignof(Float16) == 2);
 static_assert(sizeof(Bfloat16) == 2 && alignof(Bfloat16) == 2);
 
-// The bits of the canonical NaN of float64, and the bit that makes a NaN of float64 quiet. float32_bits.h defines the
-// same two constants for float32 (kFloat32Nan, kFloat32QuietBit).
+// The bits of the canonical NaN of float64. The next constant is the bit that makes a NaN of float64 quiet.
+// float32_bits.h defines the same two constants for float32 (kFloat32Nan, kFloat32QuietBit).
 inline constexpr std::uint64_t kFloat64Nan = 0x7FF8000000000000u;
 inline constexpr std::uint64_t kFloat64QuietBit = 0x0008000000000000u;
 

@@ -1,6 +1,6 @@
 // Conversions between 8-bit floats and vectors of float32, by the rules of float8.h. They go through float16, because
-// most machines have instructions that convert float16. Included once for each Highway target that has vectors, only by
-// reduce-inl.h.
+// most machines have instructions that convert float16. Only reduce-inl.h includes this file, once for each of the
+// build's Highway targets that has vectors.
 //
 // A 16-bit word contains two float8: the element with the even index in the lower byte, the one with the odd index in
 // the upper byte. First, each float8 is brought into the upper byte of a word of its own: the even one is shifted up,
@@ -64,7 +64,7 @@ struct Float8Codec : CodecBase {
  private:
   using Bytes = hn::Repartition<std::uint8_t, F16::D>;
   static constexpr bool kE4M3 = std::is_same_v<Float8, Float8E4M3>;
-  static constexpr int kScaleBits = kE4M3 ? 8 : 0;  // the float16 has 2^-kScaleBits times the value
+  static constexpr int kScaleBits = kE4M3 ? 8 : 0;  // the float16 has 2^-kScaleBits times the value of the float8
   // The largest finite float8, as the bits of the float16 that widened() and narrowed() use for it (with 2^-kScaleBits
   // times the value).
   static constexpr std::uint16_t kLargest = Float8::kLargest << (8 - (kE4M3 ? 1 : 0));

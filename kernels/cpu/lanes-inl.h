@@ -1,11 +1,11 @@
 // Vectors of one target (one instruction set, for example AVX2): how each element type is loaded, combined, finished
-// and stored. Included once for each Highway target that has vectors, only by reduce-inl.h and float8-inl.h. Everything
-// is in the namespace of that target.
+// and stored. Only reduce-inl.h and float8-inl.h include this file, which is compiled once for each of the build's
+// Highway targets that has vectors. Everything is in the namespace of that target.
 //
 // A value is one vector, or a Pair of values: 16-bit floats are widened into a pair of float32 vectors, 8-bit floats
 // into a pair of such pairs, and a block is a Pair of values or of smaller blocks (BlockOf). combined(), scaled() and
-// finished() take a vector, and an overload of each applies it to both halves of a Pair. So a block of any depth is
-// written like a single vector and stays in registers.
+// finished() take a vector, and an overload of each applies it to both halves of a Pair. So the code for a block of any
+// depth is like that for a single vector, and the block can stay in registers.
 //
 // NaN: additions, multiplications and divisions may produce any NaN. finished() replaces each NaN with the canonical
 // one, because the bits of the NaN depend on the order in which the compiler passes two operands to an instruction. min
@@ -141,8 +141,8 @@ HWY_INLINE V divided(V value, std::uint32_t divisor) {
   }
 }
 
-// Divides by `divisor` if it is not 1, and then replaces NaNs by the rules at the top of this file. kAnyNan: store() of
-// this element type replaces every NaN with the canonical one, so finished() need not replace NaNs.
+// Divides by `divisor` if it is not 1, and then treats NaNs according to the rules at the top of this file. kAnyNan:
+// store() of this element type replaces every NaN with the canonical one, so finished() need not replace NaNs.
 template <Combine kOp, bool kAnyNan, class V>
 HWY_INLINE V finished(V value, std::uint32_t divisor) {
   constexpr bool kSelects = kOp == Combine::kMin || kOp == Combine::kMax;
@@ -177,10 +177,11 @@ HWY_INLINE Pair<V> finished(Pair<V> value, std::uint32_t divisor) {
 
 // --- memory ------------------------------------------------------------
 
-// kStreamed: the stores bypass the caches. Each stored block must begin at a multiple of kStreamAlignment.
+// kStreamed: the stores bypass the caches, if the target has such stores. Each stored block must begin at a multiple of
+// kStreamAlignment.
 enum class StoreMode : std::uint8_t { kCached, kStreamed };
 
-// In bytes: the size of a cache line, and of the longest vector of all targets.
+// In bytes: the usual size of a cache line. No target has longer vectors.
 inline constexpr std::size_t kStreamAlignment = 64;
 static_assert(hn::MaxLanes(hn::ScalableTag<std::uint8_t>()) <= kStreamAlignment);
 
@@ -274,7 +275,7 @@ struct Float16Lanes {
     const auto sign = hn::ShiftLeft<16>(hn::Xor(word, magnitude));
     const auto shifted = hn::ShiftLeft<13>(magnitude);
     const auto normal = hn::Add(shifted, hn::Set(bits, 112u << 23));
-    const auto special = hn::Or(shifted, hn::Set(bits, kFloat32Infinity));  // infinity or NaN, not yet quiet
+    const auto special = hn::Or(shifted, hn::Set(bits, kFloat32Infinity));  // infinity, or a NaN that is not quiet yet
     const auto as_number = hn::ConvertTo(D(), hn::BitCast(hn::RebindToSigned<D>(), magnitude));
     const auto subnormal = hn::BitCast(bits, hn::Mul(as_number, hn::Set(D(), 0x1p-24f)));
     auto wide = hn::IfThenElse(hn::Lt(magnitude, hn::Set(bits, 0x0400u)), subnormal, normal);

@@ -1,6 +1,6 @@
 // The reduction pass of one target: blocks of a few vectors, each of which is loaded from every source, combined in
-// registers, and stored to every destination. Included once for each Highway target that has vectors, only by
-// reduce.cc.
+// registers, and stored to every destination. Only reduce.cc includes this file, once for each of the build's Highway
+// targets that has vectors.
 //
 // For an incomplete block (the last one, and with streamed stores also the part before the first aligned address), the
 // same code works on a padded copy, so that nothing outside the buffers is read or written.
@@ -28,10 +28,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Stores can bypass the caches if the sources and destinations of a call, or bytes_until_reuse, have at least this many
-// bytes; see choose_stores(). Measured on a Sapphire Rapids virtual machine with float32 sums: at 64 MiB in total,
-// cached stores reach 28 GB/s and streamed stores 21 GB/s; at 256 MiB, cached stores reach 14 GB/s and streamed stores
-// 28 GB/s.
+// Stores can bypass the caches if all sources and destinations of a call together have at least this many bytes, or if
+// bytes_until_reuse is at least this number; see choose_stores(). Measured on a Sapphire Rapids virtual machine with
+// float32 sums: at 64 MiB in total, cached stores reach 28 GB/s and streamed stores 21 GB/s; at 256 MiB, cached stores
+// reach 14 GB/s and streamed stores 28 GB/s.
 inline constexpr std::size_t kStreamBytes = std::size_t{96} << 20;
 
 // The parameters that every block of one call needs. The HWY_NOINLINE functions take a Pass by value, so that the

@@ -2,12 +2,13 @@
 // scalar code, and passes all other calls to the best target of this machine.
 #include "kernels/cpu/reduce.h"
 
-// Two groups of Highway's targets are disabled in every build. SSSE3, because machines without SSE4 are too rare. ARM's
-// SVE and RISC-V's RVV, because the vector length of most of them is unknown at compile time, and the blocks of
+// Two groups of Highway's targets are disabled in every build: SSSE3, because machines without SSE4 are too rare; and
+// Arm's SVE and RISC-V's RVV, because the vector length of most of them is unknown at compile time, and the blocks of
 // lanes-inl.h cannot contain such vectors.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// On x86, a build with a sanitizer contains only AVX2 and the target for which the whole program is compiled, because
-// each further target costs about a minute of compile time.
+// On x86, a build with AddressSanitizer or ThreadSanitizer contains only AVX2 and, unless the whole program is compiled
+// for AVX2 or better, Highway's target without SIMD instructions, because each further target costs about a minute of
+// compile time.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #else

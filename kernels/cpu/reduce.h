@@ -4,7 +4,8 @@
 //   every destination[i] = finish(value[i])                 finish: division by `divisor` if it is not 1
 //
 // All functions are thread-safe and make no allocations. The SIMD code uses Google Highway. A target is one instruction
-// set, for example AVX2; Highway selects the best target of the machine once, at run time.
+// set, for example AVX2; Highway selects the best target that the build contains and the machine supports, once, at run
+// time.
 //
 // The rules for rounding and NaN are the same on every target, for every length and every alignment:
 // - 16-bit and 8-bit floats are widened to float32, reduced as float32, and rounded to their own type (to nearest even)
@@ -39,19 +40,19 @@ inline constexpr std::size_t kMaxSources = 1024;
 
 struct Reduction {
   DataType type = DataType::kFloat32;
-  // kAvg and kPreMulSum only add their operands, like kSum. The caller requests the division of kAvg by `divisor`, and
-  // the multiplication of kPreMulSum by `scaled_source` and `scale`.
+  // kAvg and kPreMulSum only add their operands, like kSum. For kAvg, the caller also sets `divisor`, and for
+  // kPreMulSum `scaled_source` and `scale`.
   ReduceOp op = ReduceOp::kSum;
   // Index of the one source that is multiplied by `scale` before its elements are combined; -1: no source is.
   std::ptrdiff_t scaled_source = -1;
   Scale scale;
   std::uint32_t divisor = 1;  // the combined value of all sources is divided by it; at least 1
   // The number of bytes that the caller moves before the destinations are read again; 0 if the caller does not know it.
-  // Most stores bypass the caches if this number, or the number of bytes of all sources and destinations of the call,
-  // is at least kStreamBytes (reduce-inl.h), because the destinations would be evicted before they are read again. The
-  // stores use the caches nevertheless if a destination is shorter than 64 bytes, if the destinations differ in
-  // alignment relative to 64 bytes, or if a destination is also a source. This field has no effect on a plain copy (one
-  // source, no scaling, divisor 1), on a call with very few elements, and on a machine without vectors.
+  // On x86, most stores bypass the caches if this number, or the number of bytes of all sources and destinations of the
+  // call, is at least kStreamBytes (reduce-inl.h), because the destinations would be evicted before they are read
+  // again. The stores use the caches nevertheless if a destination is shorter than 64 bytes, if the destinations differ
+  // in alignment relative to 64 bytes, or if a destination is also a source. This field has no effect on a plain copy
+  // (one source, no scaling, divisor 1), on a call with very few elements, and on a machine without vectors.
   std::size_t bytes_until_reuse = 0;
 };
 
@@ -61,8 +62,9 @@ struct Reduction {
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, std::size_t count);
 
-// Does the same as reduce(), with the same bits, in plain scalar code. Tests compare every target with it. Does not
-// check the arguments, and uses the floating-point modes of the calling thread, which must be the default ones.
+// Does the same as reduce(), with the same bits, in plain scalar code. Tests compare every target of the machine with
+// it. Does not check the arguments, and uses the floating-point modes of the calling thread, which must be the default
+// ones.
 void reduce_reference(const Reduction& reduction, std::span<const std::byte* const> sources,
                       std::span<std::byte* const> destinations, std::size_t count);
 

@@ -52,7 +52,8 @@ std::int64_t supported_targets() {
 
 #else
 
-// On other architectures, reduce.cc has code only for the target for which the whole program is compiled.
+// On other architectures, reduce() uses the target for which the whole program is compiled. On 64-bit Arm, reduce.cc
+// has code for no other target.
 std::int64_t supported_targets() { return HWY_STATIC_TARGET; }
 
 #endif

@@ -6,10 +6,11 @@
 
 namespace tutti::kernels {
 
-// Returns the targets that this machine supports, as a set of Highway's bits (HWY_SSE4, HWY_AVX2, ...). The result
-// always includes the target for which the whole program is compiled. It includes another target only if
-// kernels/cpu/reduce.cc has code for it in a build without sanitizers. (A build with a sanitizer leaves out some
-// targets; Highway skips those.) May be called by any thread.
+// Returns the targets from which reduce() may choose on this machine, as a set of Highway's bits: the target for which
+// the whole program is compiled and, on x86, each of HWY_SSE4, HWY_AVX2 and HWY_AVX3 that the machine supports. Highway
+// skips a target in this set for which kernels/cpu/reduce.cc has no code in this build: a target that is worse than the
+// one for which the whole program is compiled, or one that a build with a sanitizer leaves out. May be called by any
+// thread.
 std::int64_t supported_targets();
 
 }  // namespace tutti::kernels

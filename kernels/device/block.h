@@ -9,13 +9,14 @@
 // passed as kernel parameters, unless the launch has more than kInlineCalls calls. These loads follow one after the
 // other:
 //
-//   1  the program, all of it at once if it has at most kProgramAtOnce bytes
-//   2  links and channel state, all at once
+//   1  the program: if its length is known and is at most kProgramAtOnce bytes, all of it, in loads that do not depend
+//      on each other
+//   2  links and channel state, in loads that do not depend on each other
 //   3  the input. Then the stores into the slots of the peers follow. The counter of released messages is read only if
 //      the credits that the last read has shown are used up. With n slots per connection, that is about every n-th
 //      message.
 //
-// A longer program is read in parts: header; channel; ports and steps; links and routes.
+// Any other program is read in parts: header; channel; ports and steps; links and routes.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ struct NoFaults {
   // All threads of the block have moved their data before a message is handed over or a slot is given back.
   static constexpr bool kBarrierBeforePost = true;
   static constexpr bool kReleasesTail = true;  // a message is visible before the counter that announces it
-  // The sender has at most as many messages under way as the connection has slots. n > 0: it sends n more.
+  // The sender has at most as many messages under way as the connection has slots. With the value n, it may have n
+  // more.
   static constexpr std::uint64_t kExtraCredits = 0;
   static constexpr bool kChecksBothFlags = true;  // the receiver checks both flags of each LL line
   static constexpr bool kRenewsLines = true;      // all LL lines of a slot are rewritten before a flag value is reused
@@ -46,9 +48,11 @@ struct NoFaults {
   static constexpr bool kChecksEveryLine = true;  // the receiver checks the flags of all four LL128 lines of a warp
 };
 
-// A program of at most this many bytes is loaded into shared memory as a whole: 16 bytes by each of 512 threads.
+// A program whose length is known, and is at most this many bytes, is loaded into shared memory as a whole. In a block
+// of 512 threads, that is at most 16 bytes for each thread.
 inline constexpr std::uint32_t kProgramAtOnce = 8192;
-// How many steps and routes of a longer program are in shared memory at a time.
+// The most steps and, in the next line, the most routes that are in shared memory at a time, if the program is not
+// there as a whole.
 inline constexpr std::uint32_t kStepsAtOnce = 32;
 inline constexpr std::uint32_t kRoutesAtOnce = 128;
 
@@ -97,15 +101,15 @@ struct Shared {
   Stream source_streams[kMaxReceives + 1];
   Stream destination_streams[kMaxSends + 1];
   std::uint64_t received_bytes[kMaxReceives];
-  std::uint64_t value_bytes;  // length of the source or sink of the step, if it is in a buffer of the call
+  std::uint64_t value_bytes;  // length of the step's source or sink, if that is in the call's input or output
   // Indexed by send of the step. Only the thread of a send uses its element.
   Delivery deliveries[kMaxSends];
   // 1: the peer has delivered the step's only received message directly into the sink, so it must not be copied there.
   // Only valid if the step receives one message.
   std::uint32_t delivered;
-  // The Outcome of a thread that could not continue in `prepare` or in `move`; otherwise kContinue. There is one
-  // variable for each of the two parts, because a thread may already be in the next part before the other threads have
-  // read the outcome of this part.
+  // `prepared`: the Outcome of a thread that could not continue before `move`, or in drain(). `moved`: that of a thread
+  // that could not continue in `move`. kContinue if all threads can continue. There are two variables, because a thread
+  // may already be in the next part before the other threads have read the outcome of this part.
   std::uint32_t prepared;
   std::uint32_t moved;
   std::uint32_t channel_index;
@@ -121,7 +125,9 @@ enum class EntryKind : std::uint32_t { kReceives, kSends, kAfters, kEnds };
 template <class Work>
 TUTTI_DEVICE void for_own(EntryKind kind, std::uint32_t count, Work work) {
   const std::uint32_t warps = port::threads() / 32;
-  const std::uint32_t groups_log2 = warps >= 4 ? 2 : warps >= 2 ? 1 : 0;  // a division would take long
+  // The logarithm of the number of groups. The lines below shift by it, because divisions by that number would take
+  // long.
+  const std::uint32_t groups_log2 = warps >= 4 ? 2 : warps >= 2 ? 1 : 0;
   const std::uint32_t groups = 1u << groups_log2;
   const std::uint32_t group = static_cast<std::uint32_t>(kind) & (groups - 1);
   const std::uint32_t warp = port::thread() / 32;
@@ -201,7 +207,7 @@ TUTTI_DEVICE void tell_peer(const Link& link, bool releases) {
     port::store_relaxed(&link.peer->counter, link.number);
 }
 
-// Hands over the last message of the connection, which link.number already counts.
+// Hands over the newest message of the connection, which link.number already counts.
 template <class Faults>
 TUTTI_DEVICE void post_message(const Link& link, const Envelope& envelope) {
   Word16 words[2];
@@ -215,7 +221,8 @@ TUTTI_DEVICE void post_message(const Link& link, const Envelope& envelope) {
 TUTTI_DEVICE std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // Loads the channel's links and its state into shared memory. They are not contiguous in global memory, so each thread
-// finds the addresses of its own 16-byte words. No load waits for another if the program is in shared memory.
+// finds the addresses of its own 16-byte words. No load waits for another if the program is in shared memory and the
+// call is a kernel parameter (Launch::inline_calls).
 TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const Call& call,
                              const BlockAssignment& assignment, const PackedChannel& channel) {
   constexpr auto kLinkBytes = static_cast<std::uint32_t>(sizeof(Link));
@@ -234,9 +241,9 @@ TUTTI_DEVICE void load_links(Shared& shared, const ProgramHeader& program, const
 }
 
 // Called by all threads of the block. Loads the call, the channel, the links and the state of `assignment` into
-// `shared`, and the program if it is short enough. Returns the program, in shared or in global memory. Returns null if
-// the program of the call does not have this channel, so that this block has nothing to run. This can happen because
-// the launch has blocks for the largest number of channels of all its calls.
+// `shared`, and the program if its length is known and at most kProgramAtOnce. Returns the program, in shared or in
+// global memory. Returns null if the program of the call does not have this channel, so that this block has nothing to
+// run. This can happen because the launch has blocks for the largest number of channels of all its calls.
 TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launch, const BlockAssignment& assignment) {
   const Call& call = call_of(launch, assignment.call);
   const ProgramHeader* program = call.program;
@@ -263,7 +270,7 @@ TUTTI_DEVICE const ProgramHeader* load_block(Shared& shared, const Launch& launc
     shared.channel = channel;
     shared.fetched = {};
     shared.prepared = kContinue;
-    if (aborted) {  // without tiles, the block sends nothing and offers no window
+    if (aborted) {  // part.tiles is 0, so the block sends nothing and offers no window
       shared.prepared = static_cast<std::uint32_t>(Outcome::kFailed);
       const FailureWord failure{Failure::kAborted, assignment.channel, program->rank, 0};
       port::compare_and_swap(&call.status->failure, 0, failure.word());

@@ -1,12 +1,12 @@
 // The parameters of a launch of the evaluator, and the memory that ranks and host share while it runs. All types are
 // plain values. The host writes the parameters before each launch. It initialises the shared memory before the first
-// launch, and changes only the table of windows, RankStatus::abort and RankStatus::left later. Device code advances the
-// counters in that memory from call to call.
+// launch that uses it, and changes only the table of windows, RankStatus::abort and RankStatus::left later. Device code
+// advances the counters in that memory from call to call.
 //
 // Each type is written by the following side, and is in this memory:
 //
-//   Link          This rank's end of a connection. The host writes the addresses and sizes, and the block that uses the
-//                 connection writes the counters. In this rank's memory.
+//   Link          This rank's end of a connection. The host writes the constants, such as addresses and sizes, and the
+//                 block that uses the connection writes the counters and flags. In this rank's memory.
 //   Mailbox       Written by the rank at the other end of the connection: its progress, and the location of its output.
 //                 In this rank's memory, so that waiting does not read memory of another GPU.
 //   Envelope      Only for Protocol::kSimple and for sends and receives: describes a message. Written by the sender, in
@@ -37,7 +37,7 @@ namespace tutti::device {
 inline constexpr std::uint64_t kForever = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoWindow = ~std::uint32_t{0};
 inline constexpr std::uint64_t kNoWindowBase = ~std::uint64_t{0};  // in Link::windows: the window is not mapped here
-// Alignment of memory that ranks share, so that never two ranks write into the same cache line.
+// Alignment of memory that ranks share, so that two ranks never write into the same cache line.
 inline constexpr std::size_t kLineBytes = 128;
 
 struct alignas(kLineBytes) Mailbox {
@@ -85,10 +85,11 @@ struct alignas(16) Link {
   // memory. So the call must not end before the peer has released it.
   std::uint32_t published = 0;
   std::uint64_t released = 0;  // at a sending end: the value of own->counter when it was last read
-  // Windows with lower numbers are not mapped on this connection. 0: window 0 stands for all memory of the peer, which
-  // this GPU can access at the same addresses. 1: it cannot, and only registered windows are mapped.
+  // Windows with lower numbers than this are not mapped on this connection. 0: window 0 stands for all memory of the
+  // peer, which this GPU can access at the same addresses. 1: this GPU cannot access all of that memory, so only
+  // registered windows are mapped.
   std::uint32_t first_window = 0;
-  std::uint32_t running = 0;  // for transfers: 1: a launch uses this connection; 0: none, or a connection of plans
+  std::uint32_t running = 0;  // 1: a launch of transfers uses this connection; always 0 for a connection of plans
 };
 static_assert(sizeof(Link) == 96);
 
@@ -131,7 +132,7 @@ struct FailureWord {
   Failure cause = Failure::kNone;
   std::uint32_t channel = 0;  // < kMaxChannels
   std::uint32_t peer = 0;     // < kMaxRanks
-  std::uint32_t step = 0;     // < kMaxSteps; for transfers: index of the part in its queue
+  std::uint32_t step = 0;     // < kMaxSteps; for transfers: index of the part in its queue, modulo kMaxSteps
   bool transfers = false;     // a launch of sends and receives has failed, and not a plan; `channel` is then 0
 
   TUTTI_HOST_DEVICE constexpr std::uint64_t word() const {
@@ -150,7 +151,7 @@ struct FailureWord {
 struct alignas(kLineBytes) RankStatus {
   std::uint64_t abort = 0;    // if it is not 0, every wait of this rank ends; written by the host
   std::uint64_t failure = 0;  // a FailureWord; if it is not 0, every wait of this rank ends
-  // For transfers: bit r is 1 if rank r has left the communicator. It posts nothing more. Written by the host.
+  // For transfers: bit r is 1 if the host has seen that rank r has left the communicator. That rank posts nothing more.
   std::uint64_t left = 0;
 };
 
@@ -167,8 +168,9 @@ struct Arithmetic {
 };
 static_assert(sizeof(Arithmetic) == 32);
 
-// These two functions give the index of a Link in Call::links. A pair of ranks has one connection in each direction for
-// every slice and lane. All ranks number these connections in the same way.
+// connection_number() gives the number of a connection, and link_index() the index of its Link in Call::links. A pair
+// of ranks has one connection in each direction for every slice and lane. All ranks number these connections in the
+// same way.
 TUTTI_HOST_DEVICE constexpr std::uint32_t connection_number(std::uint32_t slice, std::uint32_t lanes,
                                                             std::uint32_t lane) {
   return slice * lanes + lane;
@@ -204,8 +206,8 @@ struct alignas(16) Call {
   std::uint64_t input_offset = 0;   // in bytes from the start of input_window
   std::uint64_t output_offset = 0;  // in bytes from the start of output_window
   std::uint32_t input_window = kNoWindow;
-  // kNoWindow: peers must not access the output. (Where peers can access all memory of this rank, an output that is not
-  // registered is in window 0.)
+  // kNoWindow: peers must not access the output. (If peers can access all memory of this rank, an output that is not
+  // registered can be in window 0.)
   std::uint32_t output_window = kNoWindow;
   std::uint16_t in_place = 0;
   // 1: a block that begins after RankStatus::abort was set fails at once. Otherwise only waits look at it, and a block

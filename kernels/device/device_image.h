@@ -1,5 +1,5 @@
-// The device code of the library, in the form that the driver loads: one compressed fatbin with the kernels of
-// entry.cu for each architecture that was built. It is constant. May be used by any thread.
+// The device code of the library, in the form that the driver loads: one compressed fatbin, which contains the kernels
+// of entry.cu for each architecture of the build. It is constant, and any thread may use it.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 //
 // Blocks are one-dimensional, and have a multiple of 32 threads, at most 512. The evaluator's blocks wait for each
 // other, and those of tutti_transfer for other GPUs, so all blocks of such a launch must be resident on the GPU at the
-// same time (those of the evaluator only unless Call::stop_after_ns is 0).
+// same time. (For the evaluator that is not necessary if Call::stop_after_ns is 0.)
 #include "kernels/device/evaluate.h"
 #include "kernels/device/plain.h"
 #include "kernels/device/transfer.h"

@@ -1,5 +1,5 @@
 // The device evaluator: a thread block runs slices of one channel of a rank's packed plan, tile by tile and step by
-// step. For the same plan and slot size, it gives the same bits as the host (executor/plan_execution.h).
+// step. For the same plan, tiles and chunks, it gives the same bits as the host (executor/plan_execution.h).
 //
 // A step has three parts, between block barriers:
 //
@@ -68,7 +68,7 @@ class Evaluator {
     }
   }
 
-  // Returns false if the block has nothing to run, or must not run because the last call has not ended.
+  // Returns false if the block has nothing to run, or must not run because the previous call has not ended.
   TUTTI_DEVICE_APART bool start(const Launch& launch, const BlockAssignment& assignment) {
     last_ = launch.last != 0;
     program_ = load_block(shared(), launch, assignment);
@@ -131,7 +131,7 @@ class Evaluator {
     return true;
   }
 
-  // Waits until the peers have read all messages of this call that were published in this rank's memory.
+  // Waits until the peers have read the messages that this slice has published in this call, or a bound is reached.
   TUTTI_DEVICE void drain() {
     for (std::uint32_t p = port::thread(); p < shared().channel.port_count; p += port::threads()) {
       const Link& link = shared().links[p];
@@ -228,8 +228,8 @@ class Evaluator {
     return true;
   }
 
-  // Returns the current step in shared memory. If the program is too long for shared memory, the step is loaded with
-  // its routes and with some of the following steps.
+  // Returns the current step in shared memory. If neither the whole program nor this step is there yet, first loads the
+  // step, its routes, and some of the following steps.
   TUTTI_DEVICE const PackedStep* fetched_step() {
     const PackedChannel& channel = shared().channel;
     const auto* steps = array_at<PackedStep>(program_, program_->steps_at) + channel.first_step;
@@ -250,7 +250,7 @@ class Evaluator {
     return &shared().steps[step_index_ - fetched.first_step];
   }
 
-  // The receives of a step are its first entries. Its sends follow them.
+  // In the list of a step's routes, the receives come first, and the sends follow.
   TUTTI_DEVICE static std::uint32_t entry_of_send(const PackedStep& step, std::uint32_t send) {
     return step.receive_count + send;
   }
@@ -340,7 +340,7 @@ class Evaluator {
     }
   }
 
-  // How the value is passed on, by the rules of plan/windows.h. Sets `to` to the address in the peer if kDelivered.
+  // Returns how the value is passed on (plan/windows.h). For kDelivered, sets `to` to the address in the peer's output.
   TUTTI_DEVICE_APART Delivery delivery_of(const PackedStep& step, std::uint32_t entry, const Link& link,
                                           std::byte*& to) {
     const Route route = route_of(step, entry);

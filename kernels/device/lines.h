@@ -70,8 +70,8 @@ TUTTI_DEVICE bool read_header(const std::byte* slot, std::uint64_t flag, std::ui
 
 // --- elements in memory, 8 bytes at a time -----------------------------------
 
-// Loads the smaller of 8 and `bytes` bytes from an address that is aligned to the element size, and store8() stores
-// them. `bytes` is the rest of the buffer, so nothing behind it is accessed.
+// load8() loads the smaller of 8 and `bytes` bytes from an address that is aligned to the element size, and store8()
+// stores as many. `bytes` is the rest of the buffer, so nothing behind it is accessed.
 template <class Bits>
 TUTTI_DEVICE std::uint64_t load8(const std::byte* from, std::uint64_t bytes) {
   if (bytes >= 8 && reinterpret_cast<std::uintptr_t>(from) % 8 == 0)
@@ -121,7 +121,7 @@ TUTTI_DEVICE void renew_ll(const LineWork& work, std::uint64_t words) {
   }
 }
 
-// The number of sources from which a thread loads lines before it checks the first of them, so that the latencies
+// The most sources from which a thread loads lines before it checks the first of these lines, so that the latencies
 // overlap.
 inline constexpr unsigned kLinesAtOnce = 4;
 

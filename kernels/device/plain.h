@@ -1,6 +1,6 @@
 // Kernels without connections: a reduction and a copy that use the whole grid. Only benchmarks and tests launch them
 // (for example bench/gpu, tests/device), to measure and check on a GPU the loops of reduce.h that the evaluator runs.
-// Each function is the body of a kernel and is called by every thread of the grid.
+// reduce_plain() and copy() are the bodies of kernels, which every thread of the grid calls.
 #pragma once
 
 #include <cstdint>

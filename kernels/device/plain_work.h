@@ -9,7 +9,8 @@
 
 namespace tutti::device {
 
-// Selects the implementation of a reduction: one element at a time, or 16 bytes at a time. reduce.h explains both.
+// Selects the implementation of a reduction: one element at a time (kSimple), or 16 bytes at a time (kFast). reduce.h
+// explains both.
 enum class ReduceMode : std::uint32_t { kSimple = 0, kFast = 1 };
 
 inline constexpr std::uint32_t kMaxPlainBuffers = 16;

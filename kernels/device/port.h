@@ -28,7 +28,7 @@
 //                                         or later); otherwise it is calculated on integers, with many instructions
 //   Site                                  source location of a barrier or wait, for reports of the emulator
 //
-// TUTTI_DEVICE precedes a function that is inlined, TUTTI_DEVICE_APART one that nvcc does not inline. TUTTI_UNROLL
+// TUTTI_DEVICE precedes a function that nvcc inlines, TUTTI_DEVICE_APART one that it does not inline. TUTTI_UNROLL
 // precedes a loop.
 //
 // The hand-overs of evaluate.h between GPUs, and between blocks of a GPU, follow the memory model of PTX. Each of them

@@ -1,5 +1,5 @@
-// The primitives of port.h in PTX. Included only by port.h, under nvcc. All pointers are generic addresses. They point
-// into global memory, except that of store_together(), which points into shared memory.
+// The primitives of port.h in PTX. Included only by port.h, under nvcc. All pointers that the functions take are
+// generic addresses. They point into global memory, except that of store_together(), which points into shared memory.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -44,7 +44,7 @@ enum class Protocol : std::uint8_t {
   kLl = 1,
   kLl128 = 2,  // lines of 128 bytes: 120 bytes of data and an 8-byte flag; 8 threads of a warp write a line as one
 };
-// Bytes of a line, and bytes of data in a line.
+// For kLl, then for kLl128: the bytes of a line, and the bytes of data in a line.
 inline constexpr std::uint64_t kLlLineBytes = 16;
 inline constexpr std::uint64_t kLlLineData = 8;
 inline constexpr std::uint64_t kLl128LineBytes = 128;
@@ -171,8 +171,8 @@ struct Cut {
   std::uint64_t unit_count = 1;
   std::uint64_t tiles = 0;
   std::uint64_t tile_units = 0;
-  std::uint64_t full_units = 0;   // units of each chunk, in every tile but the last
-  std::uint64_t full_longer = 0;  // number of chunks with one more unit
+  std::uint64_t full_units = 0;   // least units of a chunk, in every tile but the last
+  std::uint64_t full_longer = 0;  // number of chunks with one more unit, in these tiles
   std::uint64_t last_units = 0;
   std::uint64_t last_longer = 0;
 };

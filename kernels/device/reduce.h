@@ -6,8 +6,8 @@
 //
 //   kernels::reduce_reference   on the host
 //   ReduceMode::kSimple         one element per thread at a time; also used for buffers with different misalignment
-//   ReduceMode::kFast           16 bytes at a time; a thread loads several such words before it uses the first one.
-//                               Elements before and after the aligned part are reduced as with kSimple
+//   ReduceMode::kFast           16 bytes at a time; if it can, a thread loads several such words before it uses the
+//                               first one. Elements before and after the aligned part are reduced as with kSimple
 #pragma once
 
 #include <cstddef>
@@ -211,8 +211,9 @@ struct Count {
   static constexpr unsigned kCount = kNumber;
 };
 
-// Sums whole rows of words, if E is a floating-point type and there is an unrolled loop for this number of sources
-// (2, 4 or 8). Returns the number of words that it has summed, from the start of the words; 0 if there is no such loop.
+// Sums whole rows of words, if there is an unrolled loop for the type E (a floating-point type) and for this number of
+// sources (2, 4 or 8). Returns the number of words that it has summed, from the start of the words; 0 if there is no
+// such loop.
 template <class E>
 TUTTI_DEVICE std::uint64_t sum_rows(const Work& work, const Split& split, Team team) {
   const auto sum = [&](auto sources) {

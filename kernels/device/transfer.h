@@ -24,7 +24,7 @@
 
 namespace tutti::device {
 
-// The shared memory of a block. The elements are indexed by owner.
+// The shared memory of a block. The arrays of kMostTransferThreads elements are indexed by owner.
 struct TransferShared {
   const std::byte* from[kMostTransferThreads];
   std::byte* to[kMostTransferThreads];
@@ -50,13 +50,13 @@ class TransferOwner {
     port::store(&queue_.link->running, 1u);
   }
 
-  // Whether the connection was free, as it must be.
+  // True if the connection was free, as it must be, or if this thread owns no queue.
   TUTTI_DEVICE bool may_run() const { return !owns_ || link_.running == 0; }
 
   TUTTI_DEVICE bool unfinished() const { return owns_ && part_index_ < queue_.part_count; }
 
-  // Looks whether the next message can move, and if so, writes it to element `self` of `shared`. Sets `failed` if the
-  // wait is over without success, or if the message does not match the part that this rank expects.
+  // Looks whether the next message can move, and if so, describes it in element `self` of the arrays in `shared`. Sets
+  // `failed` if the wait is over without success, or if the message does not match the part that this rank expects.
   TUTTI_DEVICE void look(TransferShared& shared, std::uint32_t self, port::Site site = port::Site::current()) {
     shared.bytes[self] = 0;
     if (!unfinished()) return;
@@ -99,7 +99,7 @@ class TransferOwner {
     load_part();
   }
 
-  // Keeps the position of the connection for the next launch.
+  // Keeps the position of the connection for the next launch, and marks the connection as free.
   TUTTI_DEVICE void save() const {
     if (!owns_ || !may_run()) return;
     port::store(&queue_.link->number, link_.number);
@@ -128,7 +128,7 @@ class TransferOwner {
   }
 
   // Records a failure, unless this rank has recorded one before. FailureWord::step is the index of the part in its
-  // queue.
+  // queue, modulo kMaxSteps.
   TUTTI_DEVICE void report(Failure cause) const {
     const FailureWord failure{cause, 0, queue_.peer, part_index_ % kMaxSteps, true};
     port::compare_and_swap(&launch_.status->failure, 0, failure.word());

@@ -2,10 +2,10 @@
 // writes them, and device code (transfer.h) reads them. The types are plain values.
 //
 // Between two ranks there are one or more connections for transfers, in each direction. They use the same types (Link,
-// Mailbox, Envelope) as the connections of plans (call.h), but a Link belongs only to one of the two. A long transfer
-// is divided into parts, which move at the same time on different connections. Sender and receiver divide it in the
-// same way, because that depends only on its length and on the number of connections. Transfers with the same peer and
-// direction follow each other on their connections in the order of the calls.
+// Mailbox, Envelope) as the connections of plans (call.h), but each connection is either for transfers or for plans. A
+// long transfer is divided into parts, which move at the same time on different connections. Sender and receiver divide
+// it in the same way, because that depends only on its length and on the number of connections. Transfers with the same
+// peer and direction follow each other on their connections in the order of the calls.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,8 @@ inline constexpr std::uint32_t kInlineParts = 64;
 inline constexpr std::uint32_t kMostTransferThreads = 512;
 
 struct TransferLaunch {
-  // In memory that the device can read. Null: inline_queues or inline_parts are used.
+  // `queues` and `parts` are in memory that the device can read. If one of them is null, inline_queues or inline_parts
+  // is used instead.
   const TransferQueue* queues = nullptr;
   const TransferPart* parts = nullptr;
   RankStatus* status = nullptr;

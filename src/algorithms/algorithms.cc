@@ -61,8 +61,9 @@ Messages messages_for(const Collective& collective, std::uint64_t block_bytes, c
   const std::uint64_t blocks =
       std::max<std::uint64_t>({1, block_count(row.input, collective.ranks), block_count(row.output, collective.ranks)});
   if (block_bytes > std::min(limits.slot_bytes, kMostRunBytes) / blocks) return Messages::kOneChunk;
-  // The plans divide the longer buffer into one chunk for each rank. Halving and doubling has fewer and longer chunks
-  // if the number of ranks is not a power of two: one for each core rank (folding.h), so at least half as many.
+  // The plans that have a form with runs divide the longer buffer into one chunk for each rank. Halving and doubling
+  // has fewer and longer chunks if the number of ranks is not a power of two: one for each core rank (folding.h), so at
+  // least half as many.
   const bool long_chunks = blocks * block_bytes / collective.ranks >= kLeastPublished;
   return limits.memory && long_chunks ? Messages::kOneChunk : Messages::kRuns;
 }

@@ -1,5 +1,6 @@
-// The list of algorithms. The generator of each algorithm is a pure function that returns the plan of one rank. The
-// comments at the top of the .cc files in this folder explain the algorithms.
+// The list of algorithms. Each algorithm has a Generator for each collective for which it has a plan. The Generator's
+// function `build` is pure, and returns the plan of one rank. The comments at the top of the .cc files in this folder
+// explain the algorithms.
 #pragma once
 
 #include <cstdint>

@@ -36,10 +36,11 @@
 // So in most cases memory is not written before its old contents were sent. There is one exception, in in-place calls:
 // out[r - i] has the memory of in[r + (p - i)], and block p - i may be sent in a later round than block i is received,
 // or later in the same round. Such blocks are copied to scratch first, in all calls, because a plan does not depend on
-// whether a call is in place. Channel 1 does not run ahead of channel 0 to the next tile, because all tiles use the
-// same scratch. Longest path: at most ceil(log2 p) messages. A rank sends to at most ceil(log2 p) peers, and receives
-// from as many. A message is one block, so a rank sends about (p/2) log2 p messages, which for p > 3 is more than the
-// p - 1 messages of the other algorithms. Suited for very short blocks if the number of connections is limited.
+// whether a call is in place. Because each step of channel 1 waits for a send of channel 0, channel 1 does not run
+// ahead of channel 0 to the next tile. It must not, because all tiles use the same scratch. Longest path: at most
+// ceil(log2 p) messages. A rank sends to at most ceil(log2 p) peers, and receives from as many. A message is one block,
+// so a rank sends about (p/2) log2 p messages, which for p > 3 is more than the p - 1 messages of the other algorithms.
+// Suited for very short blocks if the number of connections is limited.
 //
 // Source: pairwise and direct exchange are folklore. J. Bruck et al., "Efficient algorithms for all-to-all
 // communications in multiport message-passing systems", IEEE TPDS 8 (1997).

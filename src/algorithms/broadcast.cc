@@ -22,7 +22,7 @@
 // twice, and leaves send nothing. Therefore the double tree sends one half of the message (chunk t, t = 0 or 1) through
 // each of two trees. An inner rank of one tree is a leaf of the other, so a rank sends at most S bytes with the double
 // tree.
-//   channel t, lane t: one step     received (the root: in[t]): store out[t], send to both children
+//   channel t, lane t: one step     received (the root: in[t]): store out[t], send to the children
 // Longest path: floor(log2(p-1)) + 1 messages.
 //
 // Direct. The root sends to all ranks, in one step. Longest path: 1 message. The root sends S(p-1) bytes. Suited

@@ -19,7 +19,8 @@
 // Stages are appended in the order in which data passes from one to the next. So in the same tile, a stage waits only
 // for stages that were appended before it, and the waits cannot form a cycle. In an in-place call, an input is always
 // read before the output with the same memory is written, because the result that is written depends on the value that
-// was read. Composed plans do not rely on this reasoning: the verifier proves them like all other plans.
+// was read. Composed plans do not rely on this reasoning, because the verifier proves them in the same way as other
+// plans.
 #pragma once
 
 #include <cstdint>

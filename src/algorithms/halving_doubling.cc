@@ -115,15 +115,15 @@ class CoreBuilder {
 
  private:
   struct Pairing {
-    std::uint32_t partner;   // the partner's rank, not its core number
-    std::uint32_t messages;  // number of messages in each direction
-    std::uint32_t run;       // number of chunks of each of these messages
-    // the first chunk that this core keeps, and the first one that the partner keeps (K in the comment at the top)
-    std::uint32_t first_own;
-    std::uint32_t first_other;
+    std::uint32_t partner;      // the partner's rank, not its core number
+    std::uint32_t messages;     // number of messages in each direction
+    std::uint32_t run;          // number of chunks of each of these messages
+    std::uint32_t first_own;    // the first chunk that this core keeps (K in the comment at the top)
+    std::uint32_t first_other;  // the first chunk that the partner keeps
     bool partner_is_lower;
 
-    // The chunks of message m of the round: those that this core keeps, and those that the partner keeps.
+    // ours(m): the chunks of message m in one direction, which this core keeps in this round of the halving. theirs(m):
+    // the chunks of message m in the other direction, which the partner keeps.
     Chunks ours(std::uint32_t m) const { return {.first = first_own + m * run, .count = run}; }
     Chunks theirs(std::uint32_t m) const { return {.first = first_other + m * run, .count = run}; }
   };

@@ -200,9 +200,9 @@ RankPlan Hierarchy::build(std::uint32_t rank) const {
     std::erase_if(in_order, [&](std::uint32_t rail_chunk) { return rail_chunk % strands() != strand; });
     return owned(machine, in_order);
   };
+  const std::vector<std::uint32_t> read = chunks_in_order(outer, rail_chunks, Space::kInput, &Step::source);
   // The stages inside use lanes from 0 on, and so does the stage across. The lanes do not conflict, because the
   // stages inside connect ranks of one machine, and the stage across connects ranks of different machines.
-  const std::vector<std::uint32_t> read = chunks_in_order(outer, rail_chunks, Space::kInput, &Step::source);
   for (std::uint32_t strand = 0; strand < strands(); ++strand) {
     composer.append(inside_reduce_scatter(stages.inside, member, of_strand(read, strand)),
                     {.rank_of = neighbour,

@@ -10,7 +10,7 @@ namespace tutti {
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line, const std::string& message);
 }  // namespace tutti
 
-// TUTTI_ASSERT(condition) or TUTTI_ASSERT(condition, "format", args...)
+// Usage: TUTTI_ASSERT(condition) or TUTTI_ASSERT(condition, "format", args...)
 #define TUTTI_ASSERT(condition, ...)                                                            \
   do {                                                                                          \
     if (!(condition)) [[unlikely]]                                                              \

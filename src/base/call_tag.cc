@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// Lists the arguments that the digest of this call covers, for example "counts of blocks and plan with digest
-// 0badcafe". If two digests differ, it is not known which of these arguments differ.
+// Lists the arguments that the digest of such a call can cover, and the digest, for example "counts of blocks and plan
+// with digest 0badcafe". If two digests differ, it is not known which of these arguments differ.
 std::string describe_digest(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
   std::string what;

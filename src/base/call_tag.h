@@ -1,7 +1,7 @@
-// CallTag: the arguments that must be the same on all ranks of one call. Messages between hosts carry the tag, and
-// every rank publishes the tag of its current collective on its status board. So if ranks disagree, the error can name
-// the argument and the rank that differ. (Mailboxes carry only a hash of the tag, and messages between GPUs only a
-// hash of its fields without `sequence` and `tile_bytes`.) A value.
+// CallTag: the arguments that must be the same on all ranks of one call. The messages of calls that the host carries
+// out contain the tag, and every rank publishes the tag of its current collective on its status board. So if ranks
+// disagree, the error can name the argument and the rank that differ. (Mailboxes carry only a hash of the tag, and
+// messages between GPUs only a hash of its fields without `sequence` and `tile_bytes`.) A value.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,12 @@ struct CallTag {
   std::uint8_t op = 0;         // ReduceOp
   std::uint8_t algorithm = 0;  // the Algorithm that is used; 0 for sends and receives
   // Length in bytes of the longest message that the call may send: the length of a slot, or the length that a rule of
-  // TUTTI_TUNE sets; 0 if GPUs carry the call out. It differs between ranks if a rule applies and only some of the
-  // ranks name the algorithm in the call, because rules do not apply to the calls of these ranks.
+  // TUTTI_TUNE sets; 0 if GPUs carry the call out. It can differ between ranks, for example if a rule applies and only
+  // some of the ranks name the algorithm in the call, because rules do not apply to the calls of these ranks.
   std::uint32_t tile_bytes = 0;
   std::uint32_t root = 0;  // 0 if the collective has no root
-  // Checksum of the arguments that have no field here: v-counts, user plan, user reduction. 0: there are none.
+  // Checksum of the arguments that have no field here: block lengths of a v-variant, user plan, user reduction. 0: the
+  // call has no such arguments.
   std::uint32_t digest = 0;
 
   bool operator==(const CallTag&) const = default;
@@ -63,7 +64,7 @@ bool uses_callers_plan(const CallTag& tag);
 // "broadcast #4 (8 int8, root 2, tree)".
 std::string describe(const CallTag& tag);
 // The value of one argument of `tag`, for example "count 8" or "type float32". For kDigest: the arguments that the
-// digest covers.
+// digest can cover, and the digest.
 std::string describe(const CallTag& tag, CallArgument argument);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// Clock: the source of time. Code that also runs in simulations (for example the engine and the consensus) takes the
-// time from a Clock that it is given, and not from the system directly, so that a simulation can control it. Other
-// code, for example the set-up, the recorder and the transports for RDMA, reads the system's clock.
+// Clock: the source of time. Code that also runs in simulations (for example the engine and the out-of-band channel)
+// takes the time from a Clock that it is given, and not from the system directly, so that a simulation can control it.
+// Other code, for example the set-up, the recorder and the transports for RDMA, reads the system's clock.
 #pragma once
 
 #include <cstdint>

@@ -28,8 +28,8 @@ constexpr bool needs_all_ranks(CollectiveKind kind) {
   return !has_root(kind) && (reduces(kind) || row_of(kind).output == BlockSet::kAll);
 }
 
-// True if an in-place call replaces blocks that other ranks have yet to read. Such a call must not let others read its
-// input directly.
+// True if a rank, in an in-place call, can replace blocks of its input before other ranks have read them. Such a call
+// must not let other ranks read its input directly.
 constexpr bool replaces_input_in_place(CollectiveKind kind) {
   const CollectiveRow& row = row_of(kind);
   return has_plan(kind) && !row.reduces && row.root == RootHas::kNothing &&

@@ -1,6 +1,7 @@
-// Config: the settings from the environment variables, read once for each communicator or unique id into one typed
-// struct. The table in config.cc has the names of all TUTTI_* variables; the comments below repeat them. docs/config.md
-// lists the same names for users, and a test compares the two lists. (TUTTI_TEST_* variables are ignored.)
+// Config: the settings from the environment variables in one typed struct. They are read for each unique id, and for
+// each communicator that is not made from another one (for example by split()). The table in config.cc has the names of
+// all TUTTI_* variables; the comments below repeat them. docs/config.md lists the same names for users, and a test
+// compares the two lists. (TUTTI_TEST_* variables are ignored.)
 #pragma once
 
 #include <array>
@@ -39,13 +40,14 @@ enum class TransportPolicy : std::uint8_t { kAuto, kShm, kTcp, kVerbs, kUcx };
 // it.
 struct TransportRow {
   std::string_view name;  // the value of TUTTI_TRANSPORT and of --transport that selects this transport
-  // Ranks of one machine use it among themselves as well. False for auto, which uses a network only between machines.
+  // Ranks of one machine use this transport among themselves as well. False for shm, and for auto, which normally uses
+  // a network only between machines.
   bool network;
   bool encrypts;    // TUTTI_ENCRYPT=1 is possible with this transport
   bool everywhere;  // needs no device or library that a machine may lack, so every test run includes it
 };
 inline constexpr auto kTransportTable = std::to_array<TransportRow>({
-    // shared memory within a machine, the best of the others between machines
+    // shared memory within a machine, verbs or tcp between machines
     {.name = "auto", .network = false, .encrypts = true, .everywhere = true},
     // no data leaves the machine, so nothing needs encryption
     {.name = "shm", .network = false, .encrypts = true, .everywhere = true},
@@ -81,8 +83,8 @@ enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
 std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
 
-// Whether calls on device memory run on the GPUs, if these can access each other (kAuto), or always on the host
-// (kStaged).
+// Where calls on device memory run: on the GPUs if that is possible (kAuto; for example, the GPUs must be able to
+// access each other), or always on the host (kStaged).
 enum class DevicePolicy : std::uint8_t { kAuto, kStaged };
 std::optional<DevicePolicy> parse_device_calls(std::string_view name);
 
@@ -105,7 +107,7 @@ struct Config {
   std::string job_key;                                 // TUTTI_JOB_KEY, hexadecimal; never printed
   std::string unique_id;                               // TUTTI_UNIQUE_ID, tutti::UniqueId in hexadecimal; never printed
   std::string interface;                               // TUTTI_INTERFACE, names, subnets, addresses; best first
-  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last", but not for TUTTI_ROOT
+  PortRange port_range;                                // TUTTI_PORT_RANGE, "first-last"; TUTTI_ROOT need not be in it
   TransportPolicy transport = TransportPolicy::kAuto;  // TUTTI_TRANSPORT, auto|shm|tcp|verbs|ucx
   bool encrypt = false;                                // TUTTI_ENCRYPT, 0 or 1: TLS on TCP connections between ranks
   AttachPolicy attach = AttachPolicy::kAuto;           // TUTTI_ATTACH, auto|calls|off
@@ -116,7 +118,7 @@ struct Config {
   std::uint32_t rdma_retries = 6;                      // TUTTI_RDMA_RETRIES, 0 .. 7
   std::uint32_t rdma_traffic_class = 0;                // TUTTI_RDMA_TRAFFIC_CLASS, 0 .. 255
   std::uint32_t rdma_service_level = 0;                // TUTTI_RDMA_SERVICE_LEVEL, 0 .. 15
-  std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB of registered memory, 0 .. 2^20
+  std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB, registered memory kept, 0 .. 2^20
   bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers write outputs by RDMA
   std::string node_id;                                 // TUTTI_NODE_ID: only ranks with equal ids share memory
   bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: blocking calls have one outcome
@@ -130,7 +132,8 @@ struct Config {
   std::uint32_t device_threads = 512;                  // TUTTI_DEVICE_THREADS per block, 32 .. 512, a multiple of 32
   std::uint32_t device_slot_bytes = 128 * 1024;        // TUTTI_DEVICE_SLOT_BYTES, 4096 .. 16 MiB, a multiple of 4096
   DeviceProtocol device_protocol = DeviceProtocol::kAuto;  // TUTTI_DEVICE_PROTOCOL, auto|simple|ll|ll128
-  // TUTTI_DEVICE_COPIES, 0 .. 1 GiB: shortest block for which calls that move blocks may use copy engines; 0: none
+  // TUTTI_DEVICE_COPIES, 0 .. 1 GiB: shortest block for which calls that only move blocks may use copy engines; 0: copy
+  // engines are not used
   std::uint32_t device_copies = 0;
   std::string tune;                      // TUTTI_TUNE, rules that select algorithms (syntax: src/model/overrides.h)
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: the file that `tutti tune` writes

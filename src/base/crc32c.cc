@@ -62,9 +62,10 @@ inline std::uint32_t step(std::uint32_t state, std::uint8_t byte) { return __crc
 constexpr bool kInHardware = true;
 #endif
 
-// The instruction has a latency of three cycles, and one can start in each cycle. So three adjacent parts of the data
-// are processed at the same time; the second and the third start with an empty register. A CRC is linear. Therefore
-// the registers are combined by advancing the earlier one over kPartBytes zero bytes (Shift) and XORing the next one.
+// On common processors, the instruction has a latency of three cycles, and one can start in each cycle. So three
+// adjacent parts of the data are processed at the same time; the second and the third start with an empty register. A
+// CRC is linear. Therefore the registers are combined by advancing the earlier one over kPartBytes zero bytes (Shift)
+// and XORing the next one.
 constexpr std::size_t kPartBytes = 1024;
 
 // Advances a register over kPartBytes zero bytes, with one table for each byte of the register.

@@ -24,7 +24,7 @@ Error described(ErrorScope scope, std::int32_t rank, std::string_view doing) {
         "memory.max) or let it use less",
         doing);
   } catch (const std::system_error& exception) {
-    // std::thread throws this error code if the limit of processes is reached.
+    // std::thread throws this error code if a limit of processes or of memory is reached.
     const bool no_thread = exception.code() == std::errc::resource_unavailable_try_again;
     error.message =
         fmt::format("{}: {}", doing, no_thread ? describe_thread_errno(exception.code().value()) : exception.what());

@@ -9,8 +9,8 @@ namespace {
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::size_t kLooksAt = 4096;
 
-// Whether the text contains an element or a declaration that begins with exactly `name`. For example, "<system" is not
-// found in "<systems>".
+// Whether the text contains an element or a declaration that begins with `name` (with its "<") as a whole word. For
+// example, "<system" is not found in "<systems>".
 bool has_tag(std::string_view text, std::string_view name) {
   for (std::size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
     const std::string_view rest = text.substr(at + name.size());

@@ -37,8 +37,8 @@ std::vector<std::string> folders(std::string_view chosen, const EnvironmentVaria
   };
   const std::string runtime = absolute_path("XDG_RUNTIME_DIR");
   if (!runtime.empty()) found.push_back(runtime + "/tutti");
-  // Recordings remain after their jobs. In /dev/shm they would look like shared memory that a job has leaked, so this
-  // folder comes last.
+  // Recordings remain after their jobs. In /dev/shm they would look like shared memory that a job has leaked, so
+  // /dev/shm comes last.
   std::string temporary = absolute_path("TMPDIR");
   while (temporary.ends_with('/')) temporary.pop_back();
   for (const std::string& parent : {temporary, std::string(P_tmpdir), std::string("/dev/shm")}) {

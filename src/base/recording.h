@@ -63,7 +63,7 @@ inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before i
 // that the rank copies from itself to itself.
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th operation written to its ring, n = 1, 2, 3, ...; odd: being written
-  Word tag[4];              // a CallTag; the sequence of an exchange counts the transfers to, or those from, its peer
+  Word tag[4];              // a CallTag; for an exchange: the tag of its first transfer
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome

@@ -92,7 +92,7 @@ class AdaptiveWaiter final : public Waiter {
   WaitLimits limits_;
   std::uint32_t spins_;
   std::uint32_t yields_;
-  bool probing_ = false;           // the next wait is a probe
+  bool probing_ = false;           // the present wait, or the next one, is a probe
   WaitLimits learnt_;              // values of spins_ and yields_ before the probe; used again if the probe fails
   std::uint32_t slept_waits_ = 0;  // since the last probe: number of waits that armed the doorbell
   std::uint32_t probe_interval_;   // when slept_waits_ reaches this number, the next wait is a probe

@@ -109,7 +109,7 @@ void Admission::take_answer(const ConnectionPtr& client) {
   client->when_sent([this, client, rank_info = answer.rank_info](error_code error) {
     error ? end(client) : begin_tls(client, rank_info);
   });
-  // The server loads the TLS library only now, because this client has proved that it has the key.
+  // The server opens the TLS library only for clients that, as this one, have proved that they have the key.
   client->send(wire::can_encrypt(TlsLibrary::open().ok()));
 }
 

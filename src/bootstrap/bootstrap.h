@@ -40,7 +40,7 @@ class Bootstrap {
   // one.
   virtual Key key() const = 0;
   // Call this when the set-up of this rank has succeeded. If a rank destroys its Bootstrap without this call, its
-  // set-up has failed, and so does the next all_gather() of the other ranks (has_failed()). If this rank runs the
+  // set-up counts as failed, and the next all_gather() of the other ranks fails (has_failed()). If this rank runs the
   // server, the destructor waits until the other ranks have closed their connections, so that they can receive the
   // messages of the server: up to about 0.1 s if no rank has failed, otherwise up to about 2 s (~RendezvousServer()).
   virtual void set_succeeded() = 0;
@@ -51,21 +51,23 @@ class Bootstrap {
 struct RendezvousOptions {
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  // The host of the rendezvous server, which rank 0 runs: a name or a numeric address. A name is looked up again
-  // and again until this rank has joined or the set-up deadline passes. If the name has several addresses, rank 0
-  // listens on each of them that belongs to its machine (but see `listening_fd`), and the other ranks try all of them
-  // in turn. If `pmi_fd` or `pmix` is set, only rank 0 uses the host, and it must be numeric.
+  // The host of the rendezvous server, which rank 0 runs: a name or a numeric address. A name is looked up again and
+  // again until this rank has joined (on rank 0: until the name has an address) or its set-up fails. If the name has
+  // several addresses, rank 0 listens on each of them that belongs to its machine (for exceptions see `ports` and
+  // `listening_fd`), and the other ranks try all of them in turn. If `pmi_fd` or `pmix` is set, only rank 0 uses the
+  // host, and it must be numeric.
   std::string host;
-  // The ports on which rank 0 may listen. Rank 0 takes the first one that is free on its addresses
-  // (Listener::open_all()), unless it uses the socket `listening_fd`. The other ranks try these ports in turn.
+  // The ports on which rank 0 may listen. Rank 0 takes the first one that is free on all its addresses or, if there is
+  // none, on the most of them (Listener::open_all()), unless it uses the socket `listening_fd`. The other ranks try
+  // these ports in turn.
   std::vector<std::uint16_t> ports;
   // Used by rank 0 only: a numeric address on which rank 0 listens as well if the hosts file of its machine maps
   // `host` to a loopback address, which other machines cannot reach. See also may_be_forwarded. Empty if there is
   // none, for example if all ranks are known to be on one machine, and on all ranks except rank 0.
   std::string other_host;
-  // Matters if no address of `host` belongs to rank 0's machine, for example because another machine forwards
-  // connections to rank 0. If true, rank 0 then listens on `other_host` alone. If false, or if `other_host` is empty,
-  // the set-up fails.
+  // Matters if `listening_fd` is -1 and no address of `host` belongs to rank 0's machine, for example because another
+  // machine forwards connections to rank 0. If true, rank 0 then listens on `other_host` alone. If false, or if
+  // `other_host` is empty, the set-up fails.
   bool may_be_forwarded = false;
   // For rank 0: the descriptor of an inherited socket that is bound to the address of the server, or -1 if there is
   // none. The caller keeps the ownership, because the server duplicates the descriptor.
@@ -77,9 +79,9 @@ struct RendezvousOptions {
   std::string job_id;
   // The ranks and the server authenticate each other with this key.
   JobKey key;
-  std::int64_t timeout_ms = 60'000;  // limit for the set-up, from the creation of the Bootstrap on
-  // Encrypt the data of the set-up with TLS 1.3. If the TLS library is not installed on a rank's machine, that rank
-  // does not encrypt if it reaches the server over a loopback address. Otherwise the set-up fails.
+  std::int64_t timeout_ms = 60'000;  // limit of the set-up, from the Bootstrap's creation on; errors may be 2 s late
+  // Encrypt the data of the set-up with TLS 1.3. If a rank cannot load the TLS library, it does not encrypt if it
+  // reaches the server over a loopback address; if it reaches the server in another way, the set-up fails.
   bool encrypt = false;
 
   // At most one of the following three is set. It replaces `ports`, `job_id` and `key` (and `unique_id` also replaces

@@ -22,14 +22,14 @@
 //
 //   server to rank  3 | 1 or 0                    1: it can encrypt, 0: it has no TLS library
 //
-// The server loads the TLS library only at this point, because the rank has now proved that it has K. After a 1, all
-// data is sent over TLS 1.3, and the rendezvous server is the TLS server. After a 0, the data stays unencrypted, and
-// round 0 fails unless the connection is over a loopback address. The external PSK is HMAC(K, "tutti set-up tls" |
-// Hello | nonce), see transports/tcp/tls.h. The proof of the server covers the request for encryption in the hello, and
-// the answer (1 or 0) has a seal, so an attacker on the network cannot remove the request or change the answer. Round 0
-// fails if some ranks encrypt and others do not, or if one end of a connection that must be encrypted cannot encrypt.
-// Connections over a loopback address do not count, because other machines cannot read them. At that time no blob with
-// content has been sent.
+// The server does not open the TLS library for this rank before this point, at which the rank has proved that it has K.
+// After a 1, all data is sent over TLS 1.3, and the rendezvous server is the TLS server. After a 0, the data stays
+// unencrypted, and round 0 fails unless the connection is over a loopback address. The external PSK is HMAC(K, "tutti
+// set-up tls" | Hello | nonce), see transports/tcp/tls.h. The proof of the server covers the request for encryption in
+// the hello, and the answer (1 or 0) has a seal, so an attacker on the network cannot remove the request or change the
+// answer. Round 0 fails if some ranks encrypt and others do not, or if one end of a connection that must be encrypted
+// cannot encrypt. Connections over a loopback address do not count, because other machines cannot read them. At that
+// time no blob with content has been sent.
 //
 //   server to rank  1 | Meeting                   welcome, and a nonce that all ranks of the set-up receive
 //                   or 0 | reason                 the server refuses the rank and closes the connection

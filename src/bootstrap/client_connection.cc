@@ -16,8 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 // Interval at which a waiting operation checks whether another thread has set `*stop`.
 constexpr std::chrono::milliseconds kStopLook{50};
-// Number of times that an operation that is past its deadline is cancelled before the socket is closed instead. See
-// run_to_end().
+// Number of times that an operation whose deadline has passed, or that was stopped by `*stop`, is cancelled before the
+// socket is closed instead. See run_to_end().
 constexpr int kMostLateParts = 16;
 // Maximum number of bytes that are read over TLS between two checks of the deadline.
 constexpr std::size_t kMostAtOnce = 1 << 20;
@@ -116,8 +116,8 @@ bool ClientConnection::write_whole(const std::string& body, TimePoint deadline) 
   return true;
 }
 
-// Reads the data that is available now over TLS, and adds the number of bytes to `have`. Returns false if the
-// connection has ended.
+// Reads data that is available now over TLS, at most kMostAtOnce bytes, to `into` after the first `have` bytes, and
+// adds the number of bytes to `have`. Returns false if the connection has ended.
 bool ClientConnection::receive(std::span<char> into, std::size_t& have) {
   iovec part{.iov_base = into.data() + have, .iov_len = std::min(into.size() - have, kMostAtOnce)};
   const Moved moved = tls_->receive(socket_.native_handle(), {&part, 1});

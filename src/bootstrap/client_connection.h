@@ -1,6 +1,6 @@
 // ClientConnection: a rank's connection to a RendezvousServer. It reads and writes whole frames. An operation with a
-// deadline blocks until it is done, but not longer than until the deadline. After encrypt() the data is sent over TLS.
-// Only one thread at a time may use the object.
+// deadline blocks until it is done, but not much longer than until the deadline. After encrypt() the data is sent over
+// TLS. Only one thread at a time may use the object.
 #pragma once
 
 // clang-format off

@@ -45,8 +45,8 @@ bool expand_range(std::string_view range, std::size_t longest, std::vector<std::
 
 // Expands one element, for example "n[08-10]-ib": a prefix, ranges in brackets, and the rest, which may contain
 // brackets as well. An element without brackets is one name. Appends the names to `hosts` until it has `longest`
-// elements. Returns false if the element is empty, a bracket has no counterpart, or a range is malformed. A "]" in the
-// prefix of a bracket is not detected.
+// elements. Returns false if the element is empty, a bracket has no counterpart, or a range is malformed. A "]" before
+// the first "[" is not detected.
 bool expand_element(std::string_view element, std::size_t longest, std::vector<std::string>& hosts) {
   const std::size_t open = element.find('[');
   if (open == std::string_view::npos) {

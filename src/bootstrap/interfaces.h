@@ -51,8 +51,8 @@ Result<std::string> outward_address();
 // Returns the address on which this rank's data sockets should listen: the one that `config.interface` selects
 // (TUTTI_INTERFACE or CommunicatorOptions::interface) or, if that is empty, this machine's source address on the route
 // to `towards`. The caller passes Bootstrap::local_address() as `towards`, so if no interface is configured, the result
-// is the address by which this rank has reached the rendezvous server. If that is a loopback address, so is the result.
-// Errors: kConfig if `config.interface` matches no usable address or is malformed, or if there is no route.
+// is normally the address by which this rank has reached the rendezvous server. If that is a loopback address, so is
+// the result. Errors: kConfig if `config.interface` matches no usable address or is malformed, or if there is no route.
 Result<std::string> data_address(const Config& config, const std::string& towards);
 
 // Corrects the data address of a rank that runs on the machine of the rendezvous server. The address of its

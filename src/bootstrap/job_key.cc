@@ -72,7 +72,8 @@ Result<std::string> read_private(int folder, const char* path, std::string_view 
 }
 
 // Opens a folder that belongs to this user and that other users cannot write to. Creates the folder if it does not
-// exist. Returns the descriptor, or an error if the folder does not meet these conditions.
+// exist. Returns the descriptor, or an error if the folder does not meet these conditions or cannot be created or
+// opened.
 Result<int> open_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return file_error(path, errno);
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);

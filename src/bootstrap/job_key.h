@@ -51,8 +51,8 @@ Result<JobKey> find_job_key(const std::string& file, std::string_view variable, 
 Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
                                              const std::string& hexadecimal);
 
-// The key of source 2 (a file), and the key of source 3 (hexadecimal text). `variable` and the errors are those of
-// find_job_key().
+// key_of_file() returns the key of source 2, and key_of_text() the key of source 3. `variable` and the errors are those
+// of find_job_key().
 Result<JobKey> key_of_file(const std::string& path, std::string_view variable);
 Result<JobKey> key_of_text(std::string_view hexadecimal);
 

@@ -39,12 +39,13 @@ struct LaunchInfo {
   // True if all ranks are known to be on one machine. False if they are on several machines, or if that is unknown.
   bool one_machine = false;
 
-  // The host of rank 0 as a name or numeric address, and the ports on which rank 0 may listen. With Open MPI and Slurm
-  // the host is 127.0.0.1 if all ranks are on one machine. Both are empty if the host is unknown.
+  // The host of rank 0 as a name or numeric address, and the ports on which rank 0 may listen. With Slurm, and normally
+  // with Open MPI, the host is 127.0.0.1 if all ranks are known to be on one machine. Both are empty if the host is
+  // unknown.
   std::string root_host;
   std::vector<std::uint16_t> root_ports;
-  // Used instead of root_host and root_ports if one of the two is set: a store of the launcher, through which rank 0
-  // passes a unique id to the other ranks.
+  // How to reach the launcher's store, through which rank 0 passes a unique id to the other ranks. If pmi_fd or pmix is
+  // set, the store is used instead of root_host and root_ports.
   std::optional<int> pmi_fd;  // the store uses PMI-1 over this descriptor
   bool pmix = false;          // the store is reached through the PMIx library
   // The same on all ranks of a job, and normally different for jobs that run at the same time. Exception: with Hydra it

@@ -234,7 +234,7 @@ Result<UniqueId> share_unique_id(const RendezvousOptions& options, PmiClient::Ti
   }
   const Status met = client->barrier();
   // If the caller tries again, rank 0 must not add the next name before all ranks have read this one. So after a round
-  // without an id there is a second barrier.
+  // in which rank 0 could not make an id there is a second barrier.
   if (!made.ok()) {
     if (met.ok()) static_cast<void>(client->barrier());
     return made.error();

@@ -28,9 +28,9 @@ class PmiClient {
   // connected stream socket.
   static Result<PmiClient> open(int fd, TimePoint deadline);
 
-  // Errors of these commands: kTimeout, kSystem (for example, the launcher has exited), kRefused (the other end does
-  // not use PMI-1, an answer has kMaxLineBytes bytes or more, the key or value is too long, or the store refuses the
-  // key).
+  // Errors of put(), get() and barrier(): kTimeout, kSystem (for example, the launcher has exited), kRefused (the other
+  // end does not use PMI-1, an answer has kMaxLineBytes bytes or more, the key or value is too long, or the store
+  // refuses the key).
   Status put(std::string_view key, std::string_view value);
   Result<std::optional<std::string>> get(std::string_view key);  // empty if the key does not exist
   // Waits until all ranks of the launcher's job have called it.

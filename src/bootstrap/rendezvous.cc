@@ -60,9 +60,9 @@ std::string first_of(const std::string& a, const std::string& b, const std::stri
   return !a.empty() ? a : !b.empty() ? b : c;
 }
 
-// Determines rank and size, and returns the launcher's LaunchInfo. The result is empty if the launcher does not give
-// the same number of ranks, because its address is not valid then. An error in the environment is ignored if the
-// options give both rank and size.
+// Determines rank and size, and returns the launcher's LaunchInfo. The result is empty if the launcher gives another
+// number of ranks than was determined here, or none, because its address is not valid then. An error in the environment
+// is ignored if the options give both rank and size.
 Result<LaunchInfo> resolve_ranks(const CommunicatorOptions& options, const Config& config,
                                  const EnvironmentVariables& environment, RendezvousOptions& rendezvous) {
   auto launch = detect_launcher(environment, config.port_range);

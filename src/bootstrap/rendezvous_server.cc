@@ -242,7 +242,7 @@ void RendezvousServer::Core::handle_early_leave(const ConnectionPtr& client, boo
   }
 }
 
-// The set-up of `rank` has succeeded, and other ranks are in a round without it.
+// Called if the set-up of `rank` has succeeded and `rank` has left, but other ranks are in a round that includes it.
 void RendezvousServer::Core::fail_because_left(std::int32_t rank) {
   fail(ErrorCode::kPeerLost, rank, fmt::format("rank {} left set-up before the others", rank));
 }

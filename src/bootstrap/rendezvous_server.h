@@ -3,8 +3,8 @@
 // left or the set-up has failed. The server is not a rank. It runs in the process of rank 0, or in the process that
 // made a unique id.
 //
-// Unrelated clients, ranks of other jobs, wrong keys, protocols or versions, and second copies of a rank are
-// refused with a reason, while the server keeps waiting for the real ranks. (After a failure, some are refused without
+// Unrelated clients, ranks of other jobs, wrong keys, protocols or versions, and second copies of a rank are refused,
+// normally with a reason, while the server keeps waiting for the real ranks. (After a failure, some are refused without
 // a reason, see AdmissionHost::has_failed().) A connection that has not yet proved that it has the key occupies a few
 // kilobytes of memory for little longer than `handshake_wait_ms` at most, and one of kMaxUnauthenticated (admission.cc)
 // places. If all places are taken, the oldest of these connections is closed, so that clients that connect and send
@@ -93,11 +93,12 @@ class RendezvousServer {
   static Result<std::unique_ptr<RendezvousServer>> start(std::vector<Listener> listeners,
                                                          const RendezvousServerOptions& options);
   static Result<std::unique_ptr<RendezvousServer>> start(Listener listener, const RendezvousServerOptions& options);
-  // Stops the server. Ranks that are still connected get kFlushTimeout (rendezvous_server.cc) to receive the data that
-  // the server has sent to them. The destructor waits until they have disconnected or that time is over, because the
-  // process may exit soon after. If set_succeeded() was called and the set-up has not failed, the destructor waits for
-  // at most kOwnerTimeout and leaves the rest to the server's thread, so that a slow rank does not delay the owner. If
-  // the set-up has failed while ranks are missing, the server first keeps listening for kLateJoinTime.
+  // Stops the server, if its thread still runs (it ends kFlushTimeout after a failure at the latest). Ranks that are
+  // still connected get kFlushTimeout (rendezvous_server.cc) to receive the data that the server has sent to them. The
+  // destructor waits until they have disconnected or that time is over, because the process may exit soon after. If
+  // set_succeeded() was called and the set-up has not failed, the destructor waits for at most kOwnerTimeout and leaves
+  // the rest to the server's thread, so that a slow rank does not delay the owner. If the set-up has failed while ranks
+  // are missing, the server first keeps listening for kLateJoinTime.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;

@@ -51,7 +51,7 @@ class RootAddresses {
   std::shared_ptr<LookUp> pending_;
   std::vector<std::string> list_;
   std::string trouble_;
-  // fix() was called, or the host is a numeric address.
+  // fix() was called: by the owner, or by look_up() because the host is a numeric address.
   bool fixed_ = false;
   // The next look-up may not start before this time.
   std::chrono::steady_clock::time_point next_{};

@@ -114,7 +114,7 @@ struct ServerConnection : std::enable_shared_from_this<ServerConnection> {
   // With TLS: the memory into which the read in progress reads.
   boost::asio::mutable_buffer into_;
   Pending reading_, writing_;  // the read and the write in progress; used only with TLS
-  // True while the connection waits for the socket to become readable or writable.
+  // True while the connection waits for the socket to become readable or writable, respectively.
   bool waits_to_read_ = false, waits_to_write_ = false;
   bool altered_ = false;
   Done when_sent_;

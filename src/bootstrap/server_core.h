@@ -38,7 +38,8 @@ class OwnerWait {
     kServing,  // the owner may continue; the server's thread goes on, for slow ranks
     kEnded,    // the server's thread has ended or will end at once, so it can be joined
   };
-  // Blocks until release() was called, and returns the argument of that call. Never returns kWaiting.
+  // Blocks until release() was called. Returns kEnded if a call of release() so far had that argument, otherwise
+  // kServing.
   Outcome wait();
   // Ends wait(). A call with kServing has no effect after a call with kEnded.
   void release(Outcome outcome);

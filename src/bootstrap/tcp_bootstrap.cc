@@ -75,7 +75,7 @@ class TcpBootstrap final : public Bootstrap {
     if (connection_ != nullptr) {
       runs_through([&] { send_sealed(has_succeeded_ ? "q" : "x", Clock::now() + kRetryPause); });
     }
-    // The connection must end before server_, because the destructor of server_ waits until all ranks have left.
+    // The connection must end before server_: the destructor of server_ waits, up to a limit, for all ranks to leave.
     connection_.reset();
   }
 
@@ -182,7 +182,7 @@ Status TcpBootstrap::take_unique_id(const UniqueId& id) {
   return {};
 }
 
-// Waits until the root's name has an address. A container platform may publish the name of rank 0's container late.
+// Waits, at most to the deadline or `stop`, for an address of the root's name, which may be published late.
 Status TcpBootstrap::resolve_root() {
   bool warned = false;
   while (true) {
@@ -203,8 +203,8 @@ Status TcpBootstrap::resolve_root() {
   }
 }
 
-// Opens the listeners of rank 0: Listener::inherit_or_open() if a socket is inherited, otherwise one on every address
-// of the root that belongs to this machine and, in the cases that RendezvousOptions describes, on other_host.
+// Opens the listeners of rank 0: Listener::inherit_or_open() if a socket is inherited, otherwise Listener::open_all()
+// for the addresses of the root and, in the cases that RendezvousOptions describes, other_host.
 Result<std::vector<Listener>> TcpBootstrap::open_listeners() const {
   if (options_.listening_fd >= 0) {
     auto inherited =

@@ -29,8 +29,8 @@ class Agreements {
   // Runs the next consensus of `topic` among the surviving ranks. Errors: kTimeout and kRefused, as for
   // Communicator::agree().
   Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
-  // Communicator::agree(). `uniform`: the communicator's uniform mode (its last call is settled first); null if it
-  // is off.
+  // Implements Communicator::agree(). `uniform`: the communicator's uniform mode (its last call is settled first); null
+  // if it is off.
   Result<Agreement> agree(const AgreeOptions& options, UniformMode* uniform);
 
  private:

@@ -48,8 +48,9 @@ Result<std::string> make_split_request(std::int32_t colour, std::int32_t key) {
 
 }  // namespace
 
-// A failure in the making of a child affects only that child. The parent is unusable only if one of its own rounds
-// has broken it.
+// If a rank cannot make its request, for example because its colour is negative, split() fails on all ranks. A later
+// failure in the making of a child affects only that child, unless it is the failure of a round, because all ranks of
+// the parent take part in the rounds. The parent stays usable unless one of these rounds has broken it.
 Result<ChildFactory::Child> ChildFactory::split(std::int32_t colour, std::int32_t key, std::string_view name) {
   auto child = try_split(colour, key);
   if (child) return child;
@@ -78,8 +79,8 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
     if (theirs.colour == colour) chosen.push_back({.key = theirs.key, .parent_rank = rank, .id = theirs.id});
   }
   std::sort(chosen.begin(), chosen.end());
-  // Ranks of all colours take part in each round. Each rank keeps the blobs of its own colour.
   std::vector<Error> round_errors;
+  // Ranks of all colours take part in each round. Each rank keeps the blobs of its own colour.
   const Gather among = [&](const std::string& blob) -> Result<std::vector<std::string>> {
     auto all = parent_round_(blob);
     if (!all) round_errors.push_back(all.error());
@@ -100,8 +101,8 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
   return in_parent_ranks(chosen, std::move(child).error(), round_errors);
 }
 
-// Translates the rank in an error of make_child(), which is a rank of the new communicator, into the rank of the
-// parent. The errors of rounds name a rank of the parent already.
+// Returns `error`, an error of make_child(), with the rank's number in the parent instead of its number in the new
+// communicator. An error of a round (`round_errors`) names a rank of the parent already, and is returned unchanged.
 Error ChildFactory::in_parent_ranks(const std::vector<ChildRank>& chosen, Error error,
                                     const std::vector<Error>& round_errors) {
   if (std::find(round_errors.begin(), round_errors.end(), error) != round_errors.end()) return error;
@@ -160,10 +161,10 @@ Result<std::vector<std::uint32_t>> ChildFactory::remaining_ranks(std::span<const
   return present;
 }
 
-// Each round makes a new communicator of the ranks that the last agreement named, and then agrees a second time on
-// whether all of them have it. This second agreement also resolves the case that the last message of the set-up was
-// lost and one rank does not know whether the others succeeded. If the second agreement names other ranks than the
-// first, its list is the start of the next round.
+// Each pass of the loop makes a new communicator of the ranks that the previous agreement named, and then agrees on
+// whether all of them have it. This agreement also resolves the case that the last message of the set-up was lost and
+// one rank does not know whether the others succeeded. If it names other ranks than the previous agreement, the next
+// pass starts with its list.
 Result<ChildFactory::Child> ChildFactory::shrink_to_survivors(const Agree& agree) {
   auto who = agree({});
   while (who.ok()) {
@@ -212,10 +213,11 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
     return blobs;
   };
   auto child = make_child(chosen, among);
-  // After a failed round, SurvivorRendezvous fails all further ones, and no rank waits for them.
+  // After a failed round, SurvivorRendezvous fails all further rounds, so the last round below would have no effect.
   if (!child && !round_errors.empty()) return in_parent_ranks(chosen, std::move(child).error(), round_errors);
   // A last round, so that a rank has its new communicator only if all ranks have one, unless the last message is lost.
-  // All ranks reach this round, because every path through make_child() has the same number of rounds.
+  // If no earlier round failed and no exception was thrown, all ranks reach this round, because every path through
+  // make_child() has the same number of rounds.
   auto all = gather_or_fail(among, child ? Result<std::string>(std::string()) : child.error());
   if (all) return child;
   return in_parent_ranks(chosen, all.error(), round_errors);

@@ -28,9 +28,10 @@ class ChildFactory {
   using Child = std::unique_ptr<Communicator>;
   using Agree = std::function<Result<Agreement>(const AgreeOptions& options)>;
 
-  // `parent` must outlive this object. The engine must exist during each call of the functions below, but not when
-  // this object is made or destroyed. `timeout`: that of the calls on the children. `parent_round`: runs one set-up
-  // round in which all ranks of the parent take part. The rounds use the parent's engine.
+  // `parent` must outlive this object. The engine must exist during each call of the functions below, but need not
+  // exist when this object is made or destroyed. `timeout`: the timeout of calls on the children that have none of
+  // their own. `parent_round`: runs one set-up round in which all ranks of the parent take part. The rounds use the
+  // parent's engine.
   ChildFactory(const Membership& parent, Engine& engine, std::chrono::milliseconds timeout, Gather parent_round)
       : parent_(parent), engine_(engine), timeout_(timeout), parent_round_(std::move(parent_round)) {}
 
@@ -47,7 +48,8 @@ class ChildFactory {
   Result<Child> grow(Communicator& parent, std::int32_t size, const std::optional<UniqueId>& id);
 
  private:
-  // A rank of a child. The members of a child are sorted: by key, then by rank.
+  // A rank of a child. The ranks of a child are numbered in the order of their keys; those with equal keys, in the
+  // order of their ranks in the parent.
   struct ChildRank {
     std::int32_t key = 0;
     std::uint32_t parent_rank = 0;

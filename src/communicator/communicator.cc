@@ -28,8 +28,9 @@ Gather rounds_over(CommunicatorImpl& communicator) {
   };
 }
 
-// Whether long calls are cut into segments: only if the job has GPUs but the host carries out the calls on GPU
-// memory, so that the copies of one segment overlap with the communication of another. The same on all ranks.
+// Returns whether long calls are cut into segments. They are cut if the job has GPUs, but GPUs do not carry out whole
+// calls of this communicator: the host then copies GPU memory, and the copies of one segment overlap with the
+// communication of another. The same on all ranks.
 Segmentation segmentation_of(const Membership& membership, const DeviceResources* devices) {
   const bool staged = membership.job_context != nullptr && membership.job_context->devices && devices == nullptr;
   return staged ? Segmentation::kLongCalls : Segmentation::kNone;
@@ -77,7 +78,8 @@ namespace {
 Result<std::unique_ptr<Communicator>> try_to_make(Membership membership, std::chrono::milliseconds timeout,
                                                   const Gather& among) {
   const JobContext& job_context = *membership.job_context;
-  // before the rounds, so that all ranks of this process have joined when the first of them makes a call
+  // ProcessRanks is joined before the rounds, so that all ranks of this process have joined it when the first of them
+  // makes a call.
   const int device = job_context.device == nullptr ? ProcessRanks::kUnknownDevice : job_context.device->number();
   membership.process_ranks = ProcessRanks::join(membership.id, membership.rank, device);
   auto environment =
@@ -155,7 +157,8 @@ Result<Work> CommunicatorImpl::start(const CollectiveCall& call, const CallOptio
   return start_operation(operations_.prepare(call, options), lock);
 }
 
-// The Work is made first, because an allocation must not fail once the operation uses the caller's buffers.
+// The Work is made before the operation is submitted, because an allocation must not fail once the operation uses the
+// caller's buffers.
 Result<Work> CommunicatorImpl::start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                                std::unique_lock<std::mutex>& submission) {
   if (!prepared) return prepared.error();
@@ -199,9 +202,9 @@ Result<Memory> CommunicatorImpl::register_memory(void* data, std::size_t bytes) 
   const auto registered = [&]() -> Result<std::unique_ptr<MemoryImpl>> {
     const bool on_device = bytes <= kMaxBytes && HostStaging::is_device_memory(data, bytes);
     if (!on_device) return register_host_memory(*environment_.transport, data, bytes);
-    // there is no executor, so this returns kUnsupported
+    // GPUs carry out no whole calls, so this register_memory() returns kUnsupported.
     if (!devices_->runs_on_devices()) return devices_->register_memory(data, bytes);
-    // The other ranks wait in the rounds, so an exception ends the communicator.
+    // The other ranks wait for this one in the rounds of the registration, so an exception ends the communicator.
     return guarded([&] { return devices_->register_memory(data, bytes); });
   };
   auto memory = registered();

@@ -2,8 +2,8 @@
 // communicator, each of which has a header of its own, and runs the calls. Internal to src/communicator and its tests.
 //
 // Threads: every public function may be called from any thread, unless its comment excludes that. submission_mutex()
-// orders the submissions of calls; the engine and some other parts have locks of their own. Lock order of these four:
-// the mutex of UniformMode, submission_mutex(), the mutex of LocalDevices, the mutex of the engine.
+// orders the submissions of calls; the engine and some other parts have locks of their own. Four of the locks are taken
+// in this order: the mutex of UniformMode, submission_mutex(), the mutex of LocalDevices, the mutex of the engine.
 #pragma once
 
 #include <unistd.h>
@@ -59,8 +59,8 @@ class CommunicatorImpl {
   Engine& engine() { return engine_; }
   DeviceSide& devices() { return *devices_; }
   ChildFactory& children() { return children_; }
-  // Hold this mutex while calling submit(), run_operation(), start_operation(), and the functions of operations() and
-  // groups().
+  // Hold this mutex while calling submit(), run_operation(), start_operation(), the functions of groups(), and those of
+  // operations() for which operation_builder.h requires it.
   std::mutex& submission_mutex() { return mutex_; }
   OperationBuilder& operations() { return operations_; }
   OpenGroups& groups() { return groups_; }
@@ -77,11 +77,11 @@ class CommunicatorImpl {
   // Submits the operation in the background. `submission` and `prepared`: as for run_operation().
   Result<Work> start_operation(const Result<std::shared_ptr<Operation>>& prepared,
                                std::unique_lock<std::mutex>& submission);
-  // For a submitted operation: makes the caller's stream wait for a call on device memory. If other ranks of this
-  // process share this rank's GPU, first waits on the host: for the calls of these ranks or, if the host carries the
-  // call out and it has an output on this rank, for its end. It does not wait for a captured call. Call it without the
-  // submission mutex. In a Group, call it after all calls of the Group were submitted. Operations on host memory need
-  // nothing here.
+  // For a submitted operation on device memory: makes the caller's stream wait for it, unless submit() has done so. If
+  // other ranks of this process share this rank's GPU and the call is not captured, first waits on the host: if GPUs
+  // carry the call out, until these ranks have made the call, too; if the host carries it out and it has an output on
+  // this rank, until it has ended. Has no effect on an operation on host memory. Call it without the submission mutex.
+  // In a Group, call it after all calls of the Group were submitted.
   Status settle(const Operation& operation);
   // Hold the submission mutex. Call settle() afterwards.
   Status submit(const std::shared_ptr<Operation>& operation, Engine::Progress progress);
@@ -114,12 +114,12 @@ class CommunicatorImpl {
   Engine engine_;  // must be the last member, so that it is destroyed before the members that it uses
 };
 
-// Number of set-up rounds that make_communicator() takes, even if it fails.
+// Number of set-up rounds that make_communicator() takes, even if it returns an error.
 int communicator_rounds(const JobContext& job_context);
 
-// Makes a communicator on top of a job that has been set up already: the first one of the job, or a child of another
-// one. All members must call this function. `among`: runs one set-up round among the members. `timeout`: that of the
-// new communicator's calls.
+// Makes a communicator on top of a job that has been set up already, for example the first one of the job, or a child
+// of another one. All members must call this function. `among`: runs one set-up round among the members. `timeout`:
+// that of the new communicator's calls.
 Result<std::unique_ptr<Communicator>> make_communicator(Membership membership, std::chrono::milliseconds timeout,
                                                         const Gather& among);
 

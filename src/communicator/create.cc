@@ -40,7 +40,8 @@ namespace {
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }
 
-// Settings in ascending order of precedence: `defaults`, environment variables, `options`.
+// Returns the settings. They have three sources, in ascending order of precedence: `defaults`, environment variables,
+// `options`.
 Result<Config> config_for(const CommunicatorOptions& options, const Variables& defaults) {
   auto config = parse_config(with_defaults(environment_variables(), defaults));
   if (!config) return config.error();
@@ -118,8 +119,8 @@ Status add_key(const CommunicatorOptions& options, const Config& config, Rendezv
 }
 
 // Warns on rank 0, once per process, if ranks on several machines encrypt but their only secret is the one in the
-// unique id. Such an id has travelled through a store outside of Tutti, and Tutti cannot tell whether that store
-// protects it.
+// unique id. Such an id has travelled outside of Tutti, for example through a launcher's store, and Tutti cannot tell
+// whether it was protected there.
 void warn_of_store(const RendezvousOptions& rendezvous, const JobContext& job_context) {
   static std::atomic<bool> warned{false};
   if (!rendezvous.encrypt || !meets_by_id(rendezvous) || rendezvous.configured_key || !on_several_machines(job_context))
@@ -180,8 +181,8 @@ Result<std::vector<std::string>> gather_alone(const std::string& blob) { return 
 class InProcessGather {
  public:
   explicit InProcessGather(std::uint32_t ranks) : blobs_(ranks) {}
-  // Ends the current round and all future ones with the error `why`, because some rank will not take part any more. The
-  // first error stays.
+  // Ends the current round and all future ones with the error `why`, because some rank will not take part any more. If
+  // several ranks give up, the first error is used.
   void give_up(const Error& why) noexcept {
     const std::scoped_lock lock(mutex_);
     if (!given_up_) given_up_ = copy_of(why);
@@ -265,8 +266,9 @@ Result<std::unique_ptr<Communicator>> join_job(const Config& config, const Commu
   return communicator;
 }
 
-// Makes the communicators of all ranks, each in a thread of its own, which ends when the communicator is complete. If
-// the set-up of a rank throws, that rank misses some rounds, so the others are notified by give_up().
+// Makes the communicators of all ranks, each in a thread of its own, which ends when the communicator is complete or
+// its set-up has failed. If the set-up of a rank throws, that rank misses some rounds, so the others are notified by
+// give_up().
 Result<std::vector<std::unique_ptr<Communicator>>> make_in_threads(
     const JobContext& common, const std::vector<std::shared_ptr<RankDevice>>& devices) {
   const auto ranks = static_cast<std::uint32_t>(devices.size());

@@ -15,8 +15,9 @@
 
 namespace tutti::detail {
 
-// `stop`: if another thread sets it, set-up ends soon, normally with kAborted on this rank, and the other ranks are
-// notified (see RendezvousOptions::stop). Null: set-up cannot be stopped.
+// `stop`: if another thread sets it, set-up ends soon (but not while this rank waits for a launcher's store), normally
+// with kAborted on this rank, and the other ranks are notified (see RendezvousOptions::stop). Null: set-up cannot be
+// stopped.
 Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options, const Variables& defaults,
                                              std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 // Like create(), but takes the settings that are in struct Config from `config` instead of the TUTTI_* variables. Of

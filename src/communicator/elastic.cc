@@ -42,7 +42,8 @@ namespace detail {
 namespace {
 
 // After this many failures in a row the job fails on this rank. Failures are set-ups, restores and steps that have
-// failed. The count starts again when this rank completes a step for the first time, or when another rank dies.
+// failed. The count starts again when this rank completes a step that it has not completed before, or when another rank
+// dies.
 constexpr int kMostFailures = 20;
 constexpr std::size_t kMostBytes = 1024;
 
@@ -117,7 +118,7 @@ class ElasticImpl {
         continue;
       }
       if (step_ < steps) return true;
-      // meet() also returns false after an error, or if the launcher reported that the job is over.
+      // meet() returns false if the launcher reported that the job is over, and also after an error.
       if (fd_ < 0 || !meet("end")) return false;
     }
     return false;
@@ -248,7 +249,8 @@ class ElasticImpl {
   const CommunicatorOptions options_;
   const int fd_;  // owned by the process and never closed here; -1: not an elastic job
   std::unique_ptr<Communicator> communicator_;
-  // The aborted communicator. It is destroyed in meet(); the caller must have released all Memory of it by then.
+  // The aborted communicator. It is destroyed in meet() or with this object; the caller must have released all Memory
+  // of it by then.
   std::unique_ptr<Communicator> aborted_;
   std::uint64_t step_ = 0;
   std::int64_t completed_steps_ = -1;

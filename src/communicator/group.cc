@@ -86,7 +86,7 @@ class GroupImpl {
 
   // All ranks must submit the calls of several communicators in the same order: if the calls use one stream, each waits
   // for the one before it, and ranks with different orders would wait for each other. So the order is that of the
-  // communicators' numbers, which are the same on all ranks.
+  // communicators' ids (Membership::id), which are the same on all ranks.
   struct SameOrder {
     bool operator()(const CommunicatorImpl* a, const CommunicatorImpl* b) const {
       const Membership& first = a->membership();
@@ -118,8 +118,8 @@ Result<GroupImpl::Member*> GroupImpl::member(CommunicatorImpl& communicator) {
       "another Group of this thread holds calls on this communicator: run() or drop that one first");
 }
 
-// The member for one more send or receive, with the options of this one merged. If the options are refused, the group
-// is not opened on this communicator.
+// Returns the member to which one more send or receive is to be added, after merging `options`, those of this send or
+// receive, into the member's. If `options` are refused, the group is not opened on this communicator.
 Result<GroupImpl::Member*> GroupImpl::exchange_member(CommunicatorImpl& communicator, const CallOptions& options) {
   const auto found = members_.find(&communicator);
   auto merged = merged_options(found != members_.end() ? found->second.exchange_options : CallOptions(), options,
@@ -260,7 +260,8 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     const Status prepared = impl.guarded([&] { return prepare_member(impl, calls); });
     if (!prepared.ok() && !refused) refused = copy_of(prepared.error());
   }
-  // settle() may wait for other ranks, which may wait for operations of this group on host memory.
+  // settle() may wait for other ranks, which may wait for operations of this group on host memory. So these operations
+  // must make progress in the background.
   if (uses_devices()) progress = Engine::Progress::kInBackground;
   for (auto& [communicator, member] : members_) {
     CommunicatorImpl& impl = *communicator;
@@ -269,7 +270,8 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
     if (!submitted.ok() && !refused) refused = copy_of(submitted.error());
     owners.resize(parts.size(), &impl);
   }
-  // Only now, because a call may wait for the calls of other ranks in this Group.
+  // settle() is called only now, after all calls were submitted, because it may wait for the calls of other ranks in
+  // this Group.
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const Status settled = owners[part]->guarded([&] { return owners[part]->settle(*parts[part].operation); });
     if (!settled.ok() && !refused) refused = copy_of(settled.error());
@@ -280,7 +282,8 @@ Result<std::vector<WorkImpl::Part>> GroupImpl::submit(Engine::Progress progress)
   return *std::move(refused);
 }
 
-// The Work is made first, because an allocation must not fail once the operations use the caller's buffers.
+// The Work is made before the operations are submitted, because an allocation must not fail once the operations use the
+// caller's buffers.
 Result<Work> GroupImpl::start() {
   const auto shared = std::make_shared<WorkImpl>(std::vector<WorkImpl::Part>());  // Work requires a shared_ptr
   Work work(shared);

@@ -21,15 +21,17 @@
 namespace tutti::detail {
 namespace {
 
-// The process and the CPUs of a rank, which end with a bar. They are left out if the job is too large for the
-// measurement, or if there are so many CPUs (more than about 1,000) that the text would be too long for a round.
+// Returns the process and the CPUs of a rank as a text that ends with a bar. They are left out if the job is too large
+// for the measurement, or if there are so many CPUs (more than about 1,000) that the text would be too long for a
+// round.
 std::string process_of_rank(const JobContext& job_context, std::uint32_t ranks) {
   constexpr std::size_t kMostTextBytes = 280;
   const std::string text = fmt::format("{},{}|", getpid(), pack_cpus(job_context.cpus));
   return ranks <= kMostMeasuringRanks && text.size() <= kMostTextBytes ? text : "|";
 }
 
-// Takes the text before the first `mark` off `text`, and the mark. Without a mark it takes everything.
+// Removes the text before the first `mark`, and the mark, from `text`, and returns the text before the mark. Without a
+// mark it removes and returns everything.
 std::string_view take_until(char mark, std::string_view& text) {
   const std::string_view taken = text.substr(0, text.find(mark));
   text.remove_prefix(std::min(text.size(), taken.size() + 1));

@@ -29,9 +29,9 @@ class MemoryImpl {
   std::unique_ptr<DeviceWindow> device_window_;  // set instead of window_ if the memory is device memory
 };
 
-// Communicator::allocate(). The result must be destroyed before `transport`.
+// Implements Communicator::allocate(). The result must be destroyed before `transport`.
 Result<std::unique_ptr<MemoryImpl>> allocate_memory(Transport& transport, std::size_t bytes);
-// Communicator::register_memory() for host memory. The result must be destroyed before `transport`.
+// Implements Communicator::register_memory() for host memory. The result must be destroyed before `transport`.
 Result<std::unique_ptr<MemoryImpl>> register_host_memory(Transport& transport, void* data, std::size_t bytes);
 
 }  // namespace tutti::detail

@@ -48,7 +48,7 @@ class OperationBuilder {
 
   PlanTable& plans() { return plans_; }
   Segmentation segmentation() const { return segmentation_; }
-  // Communicator::auto_algorithm() and predicted_us().
+  // Implement Communicator::auto_algorithm() and predicted_us().
   Algorithm auto_algorithm(CollectiveKind kind, std::size_t count, DataType type, bool on_device);
   std::optional<double> predicted_us(CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
   std::chrono::milliseconds default_timeout() const { return timeout_; }

@@ -53,13 +53,14 @@ class PlanDraft {
   void check_description();
   void fail(std::string what);
   void fail_at(StepPosition position, const std::string& what);
-  // Returns the channel of the step, if the step is the last one of the channel and so may still be changed.
-  // Otherwise records the mistake and returns null.
+  // Returns the channel of the step, if the step is the last one of the channel and so may still be changed. Otherwise
+  // records a mistake and returns null. Also returns null if there was a mistake before.
   ChannelDraft* open(StepPosition position);
   bool check_end(StepPosition position, std::uint32_t peer, std::uint32_t lane);
 
   PlanDescription description_;
-  // Indexed by rank. Deques, because a StepBuilder refers to its ChannelBuilder.
+  // Indexed by rank. Deques, because adding a channel must not move the others: a StepBuilder refers to its
+  // ChannelBuilder.
   std::vector<std::deque<ChannelDraft>> ranks_;
   std::uint64_t steps_ = 0;
   std::uint64_t ends_ = 0;  // number of sends and receives

@@ -30,7 +30,7 @@ class PlanTable {
   PlanTable(std::uint32_t rank, std::uint32_t ranks, const Environment& environment)
       : rank_(rank), ranks_(ranks), environment_(environment) {}
 
-  // Communicator::use_plan(): binds the plan and adds it to the caller's plans.
+  // Implements Communicator::use_plan(): binds the plan and adds it to the caller's plans.
   Status use_plan(const UserPlan& plan, const PlanUse& use);
   bool has_user_plans() const { return !user_plans_.empty(); }
   // Returns the caller's plan that a call uses, or null: of the plans that fit the call, the one that was given last.
@@ -40,8 +40,8 @@ class PlanTable {
   // return an error that names the reason. The result is valid until the next call of use_plan().
   const ChosenPlan* find_user_plan(const Collective& collective, std::uint64_t bytes, Algorithm asked,
                                    bool variable) const;
-  // Checks that the messages of a caller's plan with the longest runs fit into slots of `slot_bytes` bytes, if an
-  // element has `element_bytes` bytes. (A chunk that is not empty has at least one element.) Errors: kUnsupported.
+  // Checks that the messages of the longest runs of a caller's plan fit into slots of `slot_bytes` bytes, at least if
+  // their chunks are as short as elements of `element_bytes` bytes permit (run_fits()). Errors: kUnsupported.
   static Status check_run(const PlanShape& shape, std::uint64_t slot_bytes, std::size_t element_bytes);
 
   // Returns the bound plan of `algorithm` in the form `messages` (or in the form kOneChunk if the algorithm has no

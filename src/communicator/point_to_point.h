@@ -12,15 +12,15 @@
 
 namespace tutti::detail {
 
-// Communicator::send() and receive().
+// Implements Communicator::send() and receive().
 Status transfer(CommunicatorImpl& communicator, Direction direction, const void* data, std::size_t count, DataType type,
                 std::int32_t peer, const CallOptions& options);
-// start_send() and start_receive().
+// Implements start_send() and start_receive().
 Result<Work> start_transfer(CommunicatorImpl& communicator, Direction direction, const void* data, std::size_t count,
                             DataType type, std::int32_t peer, const CallOptions& options);
 
-// Communicator::next_sender() and try_next_sender(): find a peer that has sent a message for which this rank has
-// called no receive.
+// Implement Communicator::next_sender() and try_next_sender(): find a peer that has sent a message for which this rank
+// has called no receive.
 Result<std::int32_t> next_sender(CommunicatorImpl& communicator, const CallOptions& options);
 Result<std::optional<std::int32_t>> try_next_sender(CommunicatorImpl& communicator);
 

@@ -9,8 +9,8 @@
 namespace tutti::detail {
 namespace {
 
-// The vote of a rank on which the call succeeded. A failed rank votes with the rank that its error names, or with
-// ranks + its own rank if the error names no rank.
+// The vote of a rank on which the call succeeded. If the call failed on a rank, that rank votes with the rank that the
+// error names, or with `ranks` + its own rank if the error names none.
 constexpr std::int32_t kSucceeded = INT32_MAX;
 
 }  // namespace

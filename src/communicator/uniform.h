@@ -4,14 +4,14 @@
 // confirmation, and no threads. Thread-safe.
 //
 // After each call the ranks vote on how it went, by a short all-reduce. If the vote fails, or is impossible because the
-// call has broken the communicator, the surviving ranks agree by consensus (settle()) how the call has ended, and the
-// communicator takes no more calls. agree() settles the last call first as well. All survivors have then taken part in
-// the same sequence of agreements, whether they notice the end of the communicator in a call or afterwards.
+// call has broken the communicator, the surviving ranks agree by consensus (settle()) how the call has ended, and
+// UniformMode refuses all further calls. agree() settles the last call first as well. All survivors have then taken
+// part in the same sequence of agreements, whether they notice the end of the communicator in a call or afterwards.
 //
-// Any two ranks are at most one call apart. A rank that completed the vote on a call has the outcome of that call, and
-// so do all other ranks that completed the vote. The position of a rank is the number of the call of which it does not
-// have the outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and
-// the consensus returns the minimum of each:
+// Any two ranks are at most one call apart. All ranks that completed the vote on a call have the outcome of that call,
+// which is the same on all of them. The position of a rank is the number of the call of which it does not have the
+// outcome yet or, if it has all outcomes, the number of its next call. Each rank contributes two numbers, and the
+// consensus returns the minimum of each:
 //
 //   operation = 2 * position + (1 if this rank's part of that call succeeded and run() still waits for the outcome)
 //   value     = -(4 * position + (2 if the call before is known to have failed)
@@ -52,14 +52,15 @@ class UniformMode {
   Status run(const CollectiveCall& call, const CallOptions& options);
   // Settles the last call, as the first part of the application's agree().
   Status settle_before_agree(std::chrono::milliseconds timeout);
-  // Call this at the end of the application's agree(), unless it timed out, because the application then calls
-  // agree() again.
+  // Call this at the end of the application's agree(). Do not call it if agree() timed out: the application is then
+  // expected to call agree() again.
   void end_agree();
 
  private:
-  // Runs the vote on a call that ended with `own` on this rank. Returns the outcome of the call: success or an error,
-  // normally the same on all live ranks. `timeout`: that of the call. The vote waits for the longer of this and the
-  // communicator's timeout, because a rank whose call has timed out must still wait for ranks that are late.
+  // Runs the vote on a call that ended with `own` on this rank and, if the vote fails or is impossible, settle().
+  // Returns the outcome of the call: success or an error, normally the same on all live ranks. `timeout`: that of the
+  // call. The vote waits for the longer of this and the communicator's timeout, because a rank whose call has timed out
+  // must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);
   // Agrees with the surviving ranks on how the last call ended. Returns whether it succeeded. Errors: those of
   // agree().
@@ -74,12 +75,13 @@ class UniformMode {
   std::int64_t calls_ = 0;             // number of calls that run() has passed to confirm()
   bool resolved_ = true;               // whether this rank knows how the last call ended
   std::int64_t last_failed_call_ = 0;  // number of the last call that is known to have failed; 0: none
-  // The reason why the communicator takes no more calls; empty as long as it takes calls.
+  // The reason why run() refuses further calls; empty as long as it accepts calls.
   std::optional<Error> calls_ended_;
   // An agreement has informed all survivors that there will be no more calls, or the other ranks have agreed without
   // this rank after its last call.
   bool settled_ = false;
-  // settle_before_agree() has succeeded, but the agree() that it prepared has not; agree() may be called again.
+  // settle_before_agree() has succeeded, and the agree() that it prepared has not ended yet, or has timed out and may
+  // be called again.
   bool agreeing_ = false;
 };
 

@@ -2,9 +2,9 @@
 // calls it through this class. Set-up with a named GPU, topology discovery and the tools use open(). Calls on buffers
 // use loaded(), which does not load the driver into a program that has not loaded it. May be used from any thread.
 //
-// Invariants: a process has at most one Driver, and never closes it. A Driver is constant, and stays valid until the
-// process exits. The driver itself has state that it shares with the rest of the process, for example the current
-// context of each thread.
+// Invariants: a process has at most one Driver for each library of Tutti that it has loaded (libtutti, libnccl), and
+// never closes it. A Driver is constant, and stays valid until the process exits. The driver itself has state that it
+// shares with the rest of the process, for example the current context of each thread.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace tutti::cuda {
 using ProcAddress = CUresult (*)(const char* name, void** function, int version, std::uint64_t flags, int* status);
 
 struct DriverApi {
-  // The driver and its devices.
+  // Functions for the driver and its devices.
   CUresult (*init)(unsigned flags) = nullptr;
   CUresult (*driver_get_version)(int* version) = nullptr;
   CUresult (*get_error_name)(CUresult result, const char** name) = nullptr;
@@ -33,7 +33,7 @@ struct DriverApi {
   CUresult (*device_can_access_peer)(int* can, CUdevice device, CUdevice peer) = nullptr;
   CUresult (*device_get_p2p_attribute)(int* value, P2pAttribute attribute, CUdevice source, CUdevice target) = nullptr;
 
-  // Contexts.
+  // Functions for contexts.
   CUresult (*device_primary_ctx_retain)(CUcontext* context, CUdevice device) = nullptr;
   CUresult (*device_primary_ctx_release)(CUdevice device) = nullptr;
   CUresult (*device_primary_ctx_get_state)(CUdevice device, unsigned* flags, int* active) = nullptr;
@@ -42,13 +42,13 @@ struct DriverApi {
   CUresult (*ctx_push_current)(CUcontext context) = nullptr;
   CUresult (*ctx_pop_current)(CUcontext* context) = nullptr;
   CUresult (*ctx_get_device)(CUdevice* device) = nullptr;
-  // the id that no other context of the process has or had
+  // the id of the context, which no other context of the process has or had
   CUresult (*ctx_get_id)(CUcontext context, unsigned long long* id) = nullptr;
   CUresult (*ctx_synchronize)() = nullptr;
   CUresult (*ctx_get_stream_priority_range)(int* least, int* greatest) = nullptr;
   CUresult (*ctx_enable_peer_access)(CUcontext peer, unsigned flags) = nullptr;
 
-  // Memory.
+  // Functions for memory.
   CUresult (*mem_alloc)(CUdeviceptr* address, std::size_t bytes) = nullptr;
   CUresult (*mem_alloc_managed)(CUdeviceptr* address, std::size_t bytes, unsigned flags) = nullptr;
   CUresult (*mem_free)(CUdeviceptr address) = nullptr;
@@ -67,7 +67,7 @@ struct DriverApi {
   CUresult (*memcpy_dtod_async)(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) = nullptr;
   CUresult (*memset_d8_async)(CUdeviceptr target, unsigned char value, std::size_t bytes, CUstream stream) = nullptr;
 
-  // Streams and events.
+  // Functions for streams and events.
   CUresult (*stream_create)(CUstream* stream, unsigned flags) = nullptr;
   CUresult (*stream_create_with_priority)(CUstream* stream, unsigned flags, int priority) = nullptr;
   CUresult (*stream_destroy)(CUstream stream) = nullptr;
@@ -88,7 +88,7 @@ struct DriverApi {
   CUresult (*event_elapsed_time)(float* milliseconds, CUevent start, CUevent end) = nullptr;
   CUresult (*event_destroy)(CUevent event) = nullptr;
 
-  // Kernels and host functions.
+  // Functions for kernels and host functions.
   CUresult (*module_load_data)(CUmodule* module, const void* image) = nullptr;
   CUresult (*module_unload)(CUmodule module) = nullptr;
   CUresult (*module_get_function)(CUfunction* function, CUmodule module, const char* name) = nullptr;
@@ -105,7 +105,7 @@ struct DriverApi {
                                         CUstream stream, void** parameters) = nullptr;
   CUresult (*launch_host_func)(CUstream stream, CUhostFn function, void* user_data) = nullptr;
 
-  // Capture and graphs.
+  // Functions for capture and graphs.
   CUresult (*stream_begin_capture)(CUstream stream, CaptureMode mode) = nullptr;
   CUresult (*stream_end_capture)(CUstream stream, CUgraph* graph) = nullptr;
   CUresult (*stream_is_capturing)(CUstream stream, CaptureStatus* status) = nullptr;
@@ -118,12 +118,12 @@ struct DriverApi {
   CUresult (*graph_exec_destroy)(CUgraphExec executable) = nullptr;
   CUresult (*graph_destroy)(CUgraph graph) = nullptr;
 
-  // Memory that processes share (CUDA IPC).
+  // Functions for memory that processes share (CUDA IPC).
   CUresult (*ipc_get_mem_handle)(CUipcMemHandle* handle, CUdeviceptr address) = nullptr;
   CUresult (*ipc_open_mem_handle)(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) = nullptr;
   CUresult (*ipc_close_mem_handle)(CUdeviceptr address) = nullptr;
 
-  // Virtual memory: physical memory and address ranges are allocated separately, and then mapped.
+  // Functions for virtual memory: physical memory and address ranges are allocated separately, and then mapped.
   CUresult (*mem_get_allocation_granularity)(std::size_t* bytes, const CUmemAllocationProp* properties,
                                              MemGranularity option) = nullptr;
   CUresult (*mem_create)(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,

@@ -43,7 +43,8 @@ struct GpuInfo {
   std::string name;
   std::string uuid;    // "GPU-..."
   std::string pci_id;  // for example "0000:3b:00.0", in lower case, as in sysfs
-  // nothing if the GPU does not support MIG (multi-instance GPU), or if NVML is too old to report it
+  // nothing if NVML does not report it, for example because the GPU does not support MIG (multi-instance GPU), or
+  // because NVML is too old
   std::optional<bool> mig_enabled;
   std::vector<NvLink> links;
 };
@@ -51,8 +52,8 @@ struct GpuInfo {
 // A GPU's UUID as NVML writes it, for example "GPU-fa000000-0000-0000-0000-000000000001".
 std::string uuid_text(const CUuuid& uuid);
 
-// Whether NVML reports access by NVLink between every two different GPUs of `gpus`. False if NVML cannot be used, or if
-// it does not list one of them.
+// Whether NVML reports access by NVLink between every two different GPUs of `gpus`. False if NVML cannot be used, does
+// not list one of them, or fails for one of them.
 bool are_joined_by_nvlink(std::span<const CUuuid> gpus);
 
 struct NvmlApi;

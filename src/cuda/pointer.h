@@ -11,7 +11,7 @@ namespace tutti::cuda {
 enum class MemoryKind : std::uint8_t {
   kHost,     // ordinary host memory: the driver does not know it
   kPinned,   // page-locked host memory that the driver has allocated or registered
-  kDevice,   // memory of a device, which the host cannot access
+  kDevice,   // memory of a device, which the host normally cannot access
   kManaged,  // the driver moves it between host and device
 };
 

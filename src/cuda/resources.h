@@ -1,10 +1,10 @@
-// Owners of the CUDA driver's resources: contexts, streams, events, memory and modules. Each object is unique and,
-// except for a RelaxedCapture, can be moved. Its destructor frees the resource in the context in which it was created.
-// Static functions such as create() make the objects and return errors; nothing throws except std::bad_alloc. A
-// destructor cannot return an error. It ignores a failure if the context is lost (is_lost()), for example because it
-// was destroyed, a kernel failed or the driver has shut down, because nothing is left to free then. It also ignores a
-// failure in a forked child, because the resource belongs to the parent. Any other failure is a bug, and an assertion
-// fails.
+// Owners of the CUDA driver's resources: contexts, streams, events, memory and modules. Each object is unique. Its
+// destructor frees the resource in the context in which it was created. Static functions such as create() make the
+// objects, which can be moved, and return errors; but a RelaxedCapture has a public constructor, and cannot be moved.
+// Nothing throws except std::bad_alloc. A destructor cannot return an error. It ignores a failure if the context is
+// lost (is_lost()), for example because it was destroyed, a kernel failed or the driver has shut down, because nothing
+// is left to free then. It also ignores a failure in a forked child, because the resource belongs to the parent. Any
+// other failure is a bug, and an assertion fails.
 //
 // Threads: any thread may use these classes, but an object is used by one thread at a time. The functions that create
 // an object need a current context (ContextScope), except those of ContextScope, RelaxedCapture and PrimaryContext. The

@@ -1,4 +1,4 @@
-// RankDevice: finds the GPU of a rank and loads the evaluator kernels.
+// RankDevice: finds the GPU of a rank and loads the library's kernels.
 #include "device/rank_device.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // RankDevice: the GPU of one rank: its number, its CUDA context, and the library's device code in that context. The
 // object is made with the rank's first communicator. The communicators with the same JobContext share it, and so do
 // ranks of one create_all() with the same GPU. It is constant after construction, except for the device code, which the
-// first call of code() loads. Any thread may use it.
+// first successful call of code() loads. Any thread may use it.
 #pragma once
 
 #include <array>
@@ -52,8 +52,8 @@ class RankDevice {
   // kernel without a call. The reason for these launches: the driver loads a kernel, and allocates its local memory, at
   // the first launch, and may wait for all other kernels of the context meanwhile. If that happened during calls,
   // kernels of two ranks could wait for each other. `block_threads`: threads per block, on which blocks_at_once
-  // depends. Errors: kUnsupported (this build has no device code, or none for this device; or no block fits on the
-  // device), those of the driver.
+  // depends. Errors: kUnsupported (this build has no device code, or none that the driver can load on this device; or
+  // no block fits on the device), those of the driver.
   Result<Code> code(std::uint32_t block_threads);
 
  private:

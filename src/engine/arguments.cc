@@ -38,7 +38,7 @@ std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserRedu
 
 // Some functions of this file have always_inline. Every collective runs them, and the shortest collectives take less
 // than a microsecond, so a few nanoseconds for each function call count. The compiler might not inline them by itself,
-// because the code for their error messages makes them long.
+// because the code for error messages makes most of them long.
 [[gnu::always_inline]] inline Status check_reduction(const CollectiveCall& call, const UserReduction& user) {
   if (!is_valid(call.op))
     return invalid_argument(fmt::format("operation {} is not one of ReduceOp", static_cast<int>(call.op)));
@@ -155,7 +155,8 @@ struct Buffer {
   std::size_t bytes;
 };
 
-// `alignment`: a power of two. The mask takes less time than a division.
+// Checks that a buffer with data has an address, and that the address is a multiple of `alignment`. `alignment` must be
+// a power of two, so that a bit mask gives the remainder in less time than a division.
 [[gnu::always_inline]] inline Status check_buffer(const Buffer& buffer, std::size_t alignment) {
   if (buffer.bytes == 0) return {};
   if (buffer.data == nullptr)
@@ -173,8 +174,8 @@ bool buffers_overlap(const CheckedCall& checked) {
   return in < out + checked.output_bytes && out < in + checked.input_bytes;
 }
 
-// Checks that buffers that overlap do so in the in-place form that the collective type defines. `many_in`,
-// `many_out`: whether the input and the output have a block for each rank, instead of one block.
+// Checks that buffers that overlap do so in the in-place form that the collective type defines. `many_in`, `many_out`:
+// whether the input and the output consist of several blocks, one for each rank, instead of a single block.
 Status check_in_place(const CheckedCall& checked, bool many_in, bool many_out, const Caller& caller) {
   const auto in = reinterpret_cast<std::uintptr_t>(checked.call.input);
   const auto out = reinterpret_cast<std::uintptr_t>(checked.call.output);
@@ -190,8 +191,9 @@ Status check_in_place(const CheckedCall& checked, bool many_in, bool many_out, c
                           : "output is the block of this rank in input"));
 }
 
-// For a communicator with one rank: if the caller passed a displacement, moves the address of the buffer to its
-// only block, because plans expect that block at the buffer's start.
+// For a v-variant in a communicator with one rank: if the caller passed a displacement, moves the address of the buffer
+// that has displacements forward to its only block (unless that block is empty), because plans expect that block at the
+// buffer's start.
 void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) {
   if (call.lengths.displacements.empty()) return;
   const std::uint64_t start = call.lengths.counts[0] > 0 ? call.lengths.displacements[0] * element_bytes : 0;
@@ -203,8 +205,9 @@ void begin_at_block(Call& call, CollectiveKind kind, std::size_t element_bytes) 
 Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t element_bytes, const Caller& caller) {
   if (!has_data(call.kind)) return {};
   if (!call.variable) {
-    // The length of the blocks of all ranks together. Computed without a division, because every collective with data
-    // passes here, except the v-variants.
+    // The length in bytes of the blocks of all ranks together, which must not exceed kMaxBytes. It is computed by a
+    // multiplication that detects an overflow. A check by a division would take longer, and all collectives with data
+    // run this code, except the v-variants.
     std::uint64_t bytes = 0;
     if (__builtin_mul_overflow(call.count, element_bytes * caller.ranks, &bytes) || bytes > kMaxBytes) {
       return invalid_argument(fmt::format("count {} of {} bytes each for {} ranks is more than any memory holds",
@@ -309,8 +312,8 @@ namespace {
 // one block for each rank.
 struct Side {
   const std::byte* data = nullptr;
-  Lengths lengths;                    // if `counts` is set: one block for each rank
-  std::optional<std::uint32_t> peer;  // if `counts` is empty: the only peer; nothing: there is no block
+  Lengths lengths;                    // one block for each rank if `counts` is not empty; otherwise at most one block
+  std::optional<std::uint32_t> peer;  // the peer of the only block; not set if there is no block, or one for each rank
 
   bool with(std::uint32_t rank) const { return lengths.counts.empty() ? peer == rank : true; }
   std::uint64_t count(std::uint32_t rank) const { return count_of(lengths, rank); }
@@ -393,7 +396,8 @@ Result<CheckedExchange> check_exchange(const CollectiveCall& call, const CallOpt
   TUTTI_TRY(check_buffer(buffer_of(*output, "output", element_bytes, caller), element_bytes));
   TUTTI_TRY(check_apart(output->lengths));
   CheckedExchange exchange;
-  // Each rank starts with a different peer, so that the ranks do not all send to the same rank at the same time.
+  // Each rank goes through the peers from its own number on, so that in an all_to_all_v the ranks do not all send to
+  // the same rank at the same time.
   for (std::uint32_t distance = 0; distance < caller.ranks; ++distance) {
     const std::uint32_t to = (caller.rank + distance) % caller.ranks;
     const std::uint32_t from = (caller.rank + caller.ranks - distance) % caller.ranks;

@@ -13,7 +13,8 @@
 
 namespace tutti::detail {
 
-inline constexpr std::size_t kMaxBytes = std::size_t{1} << 56;  // in one buffer; no process has more address space
+// Limit for the counts and displacements of a call, in bytes. No process has more address space.
+inline constexpr std::size_t kMaxBytes = std::size_t{1} << 56;
 
 Error invalid_argument(std::string message);
 
@@ -23,8 +24,8 @@ struct Caller {
   std::uint32_t ranks = 1;
 };
 
-// A checked call. In its tag, the sequence number, the algorithm and the tile size are still 0, and the windows of
-// its buffers have not been looked up.
+// A checked call. The sequence number, the algorithm and the tile size in its tag are still 0, and the windows of its
+// buffers have not been looked up.
 struct CheckedCall {
   Collective collective;  // its member `nodes` is not set
   Call call;
@@ -36,9 +37,10 @@ struct CheckedCall {
 // kInvalidArgument. Not for calls for which is_exchange() is true.
 Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
-// The element type and the operation of the tag of a call without a UserReduction. They must be equal on all ranks. If
-// the collective ignores the field of `call` (a barrier ignores both, and a collective that reduces nothing ignores the
-// operation), a fixed value is returned, because ranks may have set the field differently.
+// type_of() returns the element type, and op_of() the operation, for the tag of a call without a UserReduction. These
+// must be equal on all ranks. If the collective ignores the field of `call` (a barrier ignores both, and a collective
+// that reduces nothing ignores the operation), the result is a fixed value, because ranks may have set the field
+// differently.
 DataType type_of(const CollectiveCall& call);
 ReduceOp op_of(const CollectiveCall& call);
 

@@ -35,7 +35,7 @@ std::optional<Error> CollectiveTasks::start(const Operation& operation) {
   if (operation.direct) select_single_copy();
   running_->start(operation.call);
   context_.transport.enter_call(tag, running_->offered(operation.call));
-  // In a collective with a root, a peer may run the call past its queue (ShortCalls) and need no data from this
+  // In a collective with a root, a peer may run the call in ShortCalls, outside its queue, and need no data from this
   // rank. That peer compares the arguments by the mailbox marks, not by the status boards, so this rank publishes its
   // tag in its mark, too.
   const bool marked = operation.direct || marks_ == nullptr;
@@ -49,8 +49,8 @@ std::optional<Error> CollectiveTasks::find_disagreement(const Operation& operati
   const FailureAnalyzer analyzer = context_.analyzer();
   auto diagnosis = analyzer.mismatch(operation.call);
   const auto other = diagnosis || marks_ == nullptr ? std::nullopt : marks_->disagreement();
-  // mismatch() has found no difference, so the board of the other rank no longer has that rank's tag. An empty tag
-  // states that.
+  // mismatch() has found no difference, so the other rank's board does not show that rank's tag, normally because later
+  // calls have replaced it. An empty tag stands for the unknown one.
   if (other) diagnosis = analyzer.bad_message(operation.call, {.peer = *other, .tag = {}});
   if (!diagnosis) return std::nullopt;
   context_.transport.leave_call(operation.call.tag, diagnosis->failure);

@@ -35,9 +35,9 @@ class CollectiveTasks {
   // connections or by single copy, and no collective has failed since the last start() with connections. (A failed
   // collective may have left messages, which only start() drops.)
   bool may_start_single_copy(const BoundPlan& plan) const { return execution_plan_ == &plan && !last_failed_; }
-  // Each of these two functions makes one task the running one and returns it, not started yet. The caller can then
-  // call the functions of that class directly, which is faster than virtual calls. Requires mailboxes. Outside of
-  // start(), select_single_copy() also requires may_start_single_copy().
+  // Each of these two functions makes one task the running one and returns it. The caller must still start it, and can
+  // call the functions of its class directly, which is faster than virtual calls. Both functions require mailboxes.
+  // Outside of start(), select_single_copy() also requires may_start_single_copy().
   InlineCollective& select_inline() {
     running_ = inline_.get();
     return *inline_;
@@ -54,8 +54,8 @@ class CollectiveTasks {
   // Call it when the running task is done. If this rank sees that ranks passed different arguments, notifies the peers
   // and returns the error. Otherwise returns nothing. Makes no check if every rank needs data from every other rank,
   // because that data carries the arguments. In a collective with a root, some ranks only send (for example the root of
-  // a broadcast), so no message may show them a disagreement. Therefore each rank checks the arguments that the others
-  // have published so far before it reports success.
+  // a broadcast), so no message may show them a disagreement. Therefore each rank, before it reports success, checks
+  // the arguments that the others have published so far.
   std::optional<Error> find_disagreement(const Operation& operation);
   // Records that a collective has completed, and publishes that on this rank's status board. `needed_all_ranks`: in
   // this collective every rank needs data from every other rank, at least an empty message or a mark. Because this rank
@@ -69,7 +69,8 @@ class CollectiveTasks {
   // the messages that it left behind. If it ran by single copy, also withdraws this rank's mark, so that other ranks
   // stop using its memory.
   void note_failure(const Operation& operation);
-  // Sequence number of the last collective that completed on this rank, or 0 if there is none. Any thread may call it.
+  // Sequence number of the last collective that this object has concluded, or 0 if there is none. Any thread may call
+  // it.
   std::uint64_t last_good() const { return last_good_.load(std::memory_order_acquire); }
 
  private:
@@ -78,9 +79,9 @@ class CollectiveTasks {
   std::unique_ptr<MailboxBoard> marks_;
   std::unique_ptr<InlineCollective> inline_;
   std::unique_ptr<SingleCopyCollective> single_copy_;
-  // The execution of the plan that ran last with connections or by single copy, and that plan. Both are null before
-  // the first.
+  // Executes execution_plan_. Null before the first collective with connections or by single copy.
   std::unique_ptr<PlanExecution> plan_execution_;
+  // The plan that ran last with connections or by single copy; null before the first.
   const BoundPlan* execution_plan_ = nullptr;
   CollectiveTask* running_ = nullptr;  // one of the three tasks above; null before the first selection
   bool last_failed_ = false;           // a collective has failed, and its messages have not been dropped yet

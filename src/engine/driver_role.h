@@ -59,18 +59,19 @@ class DriverRole {
     changed_.wait_for(lock, limit, [this] { return !taken_; });
     waiting_.fetch_sub(1);
   }
-  // Waits until unqueued() is false, that is, until no short call or check runs past the queue.
+  // Waits until unqueued() is false, that is, until no short call or check runs outside the queue.
   void wait_for_end_of_unqueued(std::unique_lock<std::mutex>& lock) {
     waiting_.fetch_add(1);
     changed_.wait(lock, [this] { return !unqueued_; });
     waiting_.fetch_sub(1);
-    changed_.notify_all();  // wakes threads that left the role to this thread
+    changed_.notify_all();  // wakes threads that wait because wanted() was true
   }
   // Waits until no thread drives or wants to drive.
   void wait_until_unused(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [this] { return !taken_ && !wanted(); });
   }
-  // Waits for the next notify_all(). It may return earlier, so check the condition again.
+  // Waits until another thread notifies (notify_all() or a release function). It may return earlier, so check the
+  // condition again.
   void wait_for_change(std::unique_lock<std::mutex>& lock) { changed_.wait(lock); }
   // Wakes all threads that wait in a function of this class. Call it, for example, when an operation is done, when the
   // progress thread has new work, or when the engine ends.

@@ -86,7 +86,7 @@ void Engine::end_all() noexcept {
       loop_.run(lock, ProgressLoop::Until::kDone);
     }
   }
-  state_.role.notify_all();  // wakes threads that left the role to this thread
+  state_.role.notify_all();  // wakes threads that wait because DriverRole::wanted() was true
 }
 
 Status Engine::finalize() {

@@ -16,7 +16,7 @@
 //   ProgressLoop    the work of the driver, and the state that only the driver uses
 //   ShortCalls      the fast path of short collectives, which bypasses the queue
 //   ImmediateProbe  checks for a message or a live receiver
-//   ProgressThread  the progress thread
+//   ProgressThread  the thread that drives in the background
 #pragma once
 
 #include <cstddef>
@@ -61,12 +61,12 @@ class Engine {
   std::uint32_t rank() const { return context_.rank; }
   const std::shared_ptr<EngineHandle>& handle() const { return handle_; }
   Status wait(Operation& operation);
-  // Runs a collective by mailboxes or by single copy, and waits for it. The call bypasses the queue, unless it takes
-  // long. `call` has no sequence number yet. Unlocks `order`, the caller's lock for submissions, as soon as the call
-  // has its sequence number. Returns nothing, and leaves `order` locked, if this path is not possible now: an operation
-  // is in progress, another thread drives, the communicator is broken, the transport has no mailboxes, a receiver must
-  // be checked first (inline), or CollectiveTasks::may_start_single_copy() is false (single copy). The caller then
-  // submits an operation instead.
+  // Runs a collective by mailboxes or by single copy, and waits for it. The call starts without the queue, and becomes
+  // a queued operation if it does not complete soon (ShortCalls::run()). `call` has no sequence number yet. Unlocks
+  // `order`, the caller's lock for submissions, as soon as the call has its sequence number. Returns nothing, and
+  // leaves `order` locked, if this path is not possible now: an operation is in progress, another thread drives, the
+  // communicator is broken, the transport has no mailboxes, a receiver must be checked first (inline), or
+  // CollectiveTasks::may_start_single_copy() is false (single copy). The caller then submits an operation instead.
   using ShortPath = ShortCalls::Path;
   std::optional<Status> run_short(ShortPath path, BoundPlan& plan, Call& call, std::int64_t timeout_ns,
                                   std::unique_lock<std::mutex>& order) {
@@ -89,12 +89,12 @@ class Engine {
   // part, the one that broke the communicator, and those of opening connections.
   Result<bool> look_at_receiver(Transfer send) { return probe_.look_at_receiver(send); }
 
-  // Breaks the communicator: the operations in progress end with kAborted or, if the communicator was broken before,
-  // with the error that broke it. The peers are notified. Any thread may call this.
+  // Breaks the communicator: the operations in progress end, normally with kAborted or, if the communicator was broken
+  // before, with the error that broke it. The peers are notified. Any thread may call this.
   void abort() noexcept { state_.failure.abort(state_.mutex); }
   // Reports that this rank can no longer take part. The peers are notified as by abort(), but for the collective in
-  // progress they see the code and the rank of `error` instead of kAborted. This rank's operations fail with `error`.
-  // No effect if the communicator is already broken. Any thread may call this.
+  // progress they see the code and the rank of `error` instead of kAborted. This rank's operations fail, normally with
+  // `error`. No effect if the communicator is already broken. Any thread may call this.
   void fail(const Error& error) noexcept;
   // Call this after fail(). Waits until all operations in progress have ended, normally with the error that broke the
   // communicator, so that the engine no longer uses the callers' buffers.
@@ -108,7 +108,8 @@ class Engine {
   // `beside`: GPUs of the ranks carry out calls on device memory, and the engine does not see these calls. Only affects
   // the wording of timeout messages, and of warnings about long waits.
   void set_beside_devices(bool beside) { loop_.watchdog().set_beside_devices(beside); }
-  // Sequence number of the last collective that completed on this rank, or 0 if there is none.
+  // Sequence number of the last collective that this engine completed successfully, or 0 if there is none. (Calls that
+  // GPUs carry out do not count.)
   std::uint64_t last_good() const { return loop_.tasks().last_good(); }
 
  private:

@@ -18,16 +18,16 @@ class Engine;
 class EngineHandle {
  public:
   explicit EngineHandle(Engine& engine) : engine_(&engine) {}
-  // Same as Engine::submit() with Progress::kInBackground. Returns kAborted if the engine has been destroyed.
+  // Same as Engine::submit() with Progress::kInBackground. Returns kAborted if the engine's destructor has begun.
   Status submit(const std::shared_ptr<Operation>& operation);
-  void fail(const Error& error);  // same as Engine::fail(); no effect if the engine has been destroyed
-  // Same as Engine::broken(). Returns kAborted if the engine has been destroyed.
+  void fail(const Error& error);  // same as Engine::fail(); no effect if the engine's destructor has begun
+  // Same as Engine::broken(). Returns kAborted if the engine's destructor has begun.
   std::optional<Error> broken();
   void close();
 
  private:
   std::mutex mutex_;  // held while the engine is called, so that the engine is not destroyed meanwhile
-  Engine* engine_;    // null after close(), which the engine's destructor calls
+  Engine* engine_;    // the engine; null after close(), which the engine's destructor calls
 };
 
 }  // namespace tutti

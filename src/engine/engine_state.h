@@ -17,7 +17,7 @@
 namespace tutti {
 
 // Whether long calls of the communicator may be divided into segments (segments.h). kNone: never. kLongCalls: yes,
-// because some rank of the job has a GPU, but the host carries out calls on device memory.
+// because some rank of the job has a GPU, and in this communicator the host carries out the calls on device memory.
 enum class Segmentation : std::uint8_t { kNone, kLongCalls };
 
 struct EngineContext {
@@ -36,7 +36,7 @@ struct EngineState {
   explicit EngineState(const EngineContext& context)
       : queue(context.ranks), role(context.transport), failure(context.transport, context.recorder) {}
 
-  // True if no operation is queued, and no short call or ImmediateProbe runs past the queue. Hold the mutex.
+  // True if no operation is queued, and no short call or ImmediateProbe runs outside the queue. Hold the mutex.
   bool idle() const { return queue.empty() && !role.unqueued(); }
 
   // Guards the members below, except for those of their functions that state that they need no lock. Every thread

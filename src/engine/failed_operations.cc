@@ -66,7 +66,7 @@ void FailedOperations::abandon(Operation& operation, ErrorScope scope,
 
 // Waits until no peer uses the memory of a failed operation, at most kReclaimTimeoutNs. Peers that are inside the
 // operation may have the address of this rank's memory. They may use it until they notice the failure, or until they
-// confirm that they have stopped, which revoke_output() or release_buffers() asks of them.
+// confirm that they have stopped. revoke_output() or release_buffers() asks them to stop.
 void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
                                       std::span<const std::shared_ptr<Operation>> active) {
   const bool collective = operation.plan != nullptr;
@@ -78,9 +78,10 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
   const auto revoked = [&](std::uint32_t peer) {
     return collective ? task->revoke_output(peer) : operation.exchange->release_buffers(peer);
   };
-  // Ask all peers at once to stop; the waiting loop below then collects the answers.
+  // Ask all peers to stop before waiting for any of them; the waiting loop below then collects the answers.
   for (std::uint32_t peer = 0; shown && peer < context_.ranks; ++peer) static_cast<void>(revoked(peer));
-  // All operations in progress end, one after another. They share one time limit, which began with the first.
+  // After an error of this scope, all operations in progress end, one after another. They share one time limit, which
+  // began when the first of them ended.
   if (scope >= ErrorScope::kConnection) {
     if (broken_since_ns_ == 0) {
       revoke_all(active);
@@ -88,9 +89,10 @@ void FailedOperations::reclaim_memory(Operation& operation, ErrorScope scope,
     }
     begin_ns = broken_since_ns_;
   }
-  // True if `peer` no longer uses this rank's memory. A peer that aborts or leaves may still access the memory for
-  // a moment, and this rank may see its status only kBoardDelayNs later, so a peer that has not confirmed counts as
-  // outside only after that time.
+  // True if `peer` no longer uses this rank's memory. A peer that aborts or leaves may still access the memory for a
+  // moment, and this rank may see its status only kBoardDelayNs later. So if a peer has not confirmed that it has
+  // stopped, a status by which it is outside the call or has left the communicator counts only that long after the wait
+  // began.
   const auto lets_go = [&](std::uint32_t peer, const PeerStatus& status) {
     if (status.life == PeerLife::kLost || status.life == PeerLife::kUnreachable) return true;
     const bool outside = collective && (status.left >= sequence || status.entered < sequence);

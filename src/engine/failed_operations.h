@@ -30,7 +30,7 @@ class FailedOperations {
   // Notifies the peers that a collective has failed, and returns the error. For a mismatch, it first waits until all
   // live ranks have published their arguments, but at most for kAllEnterNs, and not longer than the operation's
   // deadline. The arguments of all ranks are needed to find a rank that differs from the majority. If there is a
-  // majority, all ranks then report the same culprit.
+  // majority, all ranks that get these arguments in time report the same culprit.
   Error give_up(const Operation& operation, Diagnosis diagnosis) const;
   // Waits, at most for kReclaimTimeoutNs, until no peer uses the memory of a failed operation any more, and ends its
   // exchange or the advertisement of its output. Records that a collective has failed. `scope`: the scope of the error.
@@ -46,7 +46,7 @@ class FailedOperations {
   const EngineContext& context_;
   const FailureState& failure_;
   CollectiveTasks& tasks_;
-  // When the first operation with an error of scope kConnection or wider was ended; 0 before.
+  // The time at which reclaim_memory() first ran for an error of scope kConnection or wider; 0 before.
   std::int64_t broken_since_ns_ = 0;
 };
 

@@ -129,7 +129,7 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
         failure.argument);
   }
   const bool lost = failure.code == ErrorCode::kPeerLost || failure.code == ErrorCode::kAborted;
-  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // abort() was called on `peer`
+  const bool own = failure.code == ErrorCode::kAborted && failure.culprit < 0;  // `peer` aborted, or its engine ended
   std::string text = fmt::format("{}: rank {} gave it up ({}{})", describe(call.tag), peer, to_string(failure.code),
                                  failure.culprit < 0 ? "" : fmt::format(", to blame: rank {}", failure.culprit));
   // On `peer`, bad_message() made this error, because memory of the culprit could not be read or written. Repeat
@@ -206,7 +206,7 @@ std::optional<Diagnosis> FailureAnalyzer::look(const Call& call) const {
   std::optional<Diagnosis> named;    // a peer failed this call, or broke in an earlier one, and named a culprit
   std::optional<Diagnosis> unnamed;  // a peer failed this call and named no culprit
   std::optional<std::pair<std::uint32_t, PeerLife>> lost;
-  // a peer that has called abort(), or that left before it finished this call
+  // a peer that has aborted (PeerLife::kAborted), or that left before it finished this call
   std::optional<std::pair<std::uint32_t, PeerLife>> gone_away;
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;

@@ -1,7 +1,7 @@
 // FailureAnalyzer: finds the reason why an operation cannot continue, and the rank that caused it, and formats the
 // error message. It reads the peers' status boards. Only the driver calls it, and normally only rarely, for example
-// every few milliseconds while a call waits, and after a failure. So it need not be fast. There are two exceptions:
-// mismatch() also runs at the end of each queued collective with a root, and look_before() in each
+// every few milliseconds while a call is in progress, and after a failure. So it need not be fast. There are two
+// exceptions: mismatch() also runs at the end of each queued collective with a root, and look_before() in each
 // Engine::look_at_receiver().
 #pragma once
 

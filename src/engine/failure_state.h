@@ -38,8 +38,8 @@ class FailureState {
   // the driver. If the transport throws, for example because there is no memory, announce_again() tries again later.
   // Any thread may call it.
   void announce_abort() noexcept;
-  // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. Engine::submit() and
-  // the engine's destructor call it.
+  // Tries again if the last announce_abort() could not notify the peers; otherwise has no effect. Any thread may call
+  // it. Engine::submit() and the engine's destructor do.
   void announce_again() noexcept {
     if (abort_unannounced_.load(std::memory_order_relaxed)) announce_abort();
   }

@@ -1,9 +1,9 @@
 // Operation: one call, a collective or an exchange, or one segment of a long call. The engine's queue and the caller's
 // Work share it. It has no threads or locks. The thread that makes the operation fills it in. From its submission to
 // its start, its fields are changed only under the engine's mutex. After the start, and when it ends without having
-// started, only the driver changes them. (If the callback of a stream cannot submit the operation, the callback sets
-// `result` and `done`.) Meanwhile other threads may read only `done`, and fields that do not change any more, for
-// example `start_condition`. When `done` is true, the caller may read `result`.
+// started, only the driver changes them. (If the callback of a stream cannot submit the operation, the callback or the
+// thread that notices this sets `result` and `done`.) Meanwhile other threads may read only `done`, and fields that do
+// not change any more, for example `start_condition`. When `done` is true, the caller may read `result`.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,8 @@
 
 namespace tutti {
 
-// Connects an operation with the rest of a larger call, which another communicator carries out. The thread that drives
-// the engine and callbacks of streams call its functions, so these must not wait for a thread that puts work into a
-// stream.
+// Connects an operation with the rest of a larger call, which another communicator carries out. The engine's driver and
+// callbacks of streams call its functions, so these must not wait for a thread that puts work into a stream.
 class OperationGuard {
  public:
   virtual ~OperationGuard() = default;
@@ -49,10 +48,10 @@ struct Operation {
   // The sends and receives of an exchange; moved into `exchange` at the start.
   std::vector<Transfer> transfers;
   std::vector<OwnCopy> own;            // the copies of an exchange from this rank to itself
-  std::unique_ptr<Exchange> exchange;  // set at the start of an exchange; null for a collective
+  std::unique_ptr<Exchange> exchange;  // the exchange in progress; null before its start, and for a collective
   bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
-  std::shared_ptr<OperationGuard> guard;            // may be null; shared by segments and replays
+  std::shared_ptr<OperationGuard> guard;            // the guard; null if there is none; shared by segments and replays
   // A GPU carries out the operation, so it is never submitted to the engine. `start_condition` is then a DeviceCall or,
   // if the host carries out a part of the call, an AcrossCall (communicator/devices/across_machines.cc).
   bool on_device = false;
@@ -65,22 +64,22 @@ struct Operation {
   std::int64_t timeout_ns = 0;
   bool started = false;
   std::uint64_t recorded = 0;    // serial number in the recording; 0 if it is not recorded
-  std::int64_t deadline_ns = 0;  // time of the clock; set at the start, and moved by Watchdog::check()
+  std::int64_t deadline_ns = 0;  // the deadline: a time of the clock; set at the start, and moved by Watchdog::check()
   // The time since which it seems, without a break, that the missing data cannot arrive any more. 0 if it does not seem
   // so at the moment. The time restarts if the deadline is extended because this process was stopped.
   std::int64_t suspected_ns = 0;
   // The time of the clock since which the operation has made no progress, for Watchdog::warn_if_late(). It restarts
   // after this process was stopped.
   std::int64_t waiting_since_ns = 0;
-  bool warned = false;  // Watchdog::warn_if_late() has written its warning
+  bool warned = false;  // the operation was late once; Watchdog::warn_if_late() does not warn again
   // Number of times that the deadline was extended since the last progress because this process seemed to have been
   // stopped. See Watchdog::extend_deadline().
   std::uint32_t extensions = 0;
   // The operation has made progress since the last Watchdog::check(). Only the driver uses this field.
   bool progressed = false;
   // Valid if `done` is true. If there is a start_condition, its finished() and outcome() tell how the call has ended.
-  // An operation that is carried out on GPUs or captured in a graph is never submitted itself: its `done` is true and
-  // its `result` good as soon as it is enqueued.
+  // An operation that is carried out on GPUs or captured in a graph is never submitted itself: as soon as the call is
+  // in its stream, `done` is true and `result` is a success.
   Status result;
   std::atomic<bool> done = false;
 

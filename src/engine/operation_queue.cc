@@ -13,7 +13,8 @@ std::size_t OperationQueue::capacity() const {
 }
 
 void OperationQueue::add(const std::shared_ptr<Operation>& operation) {
-  // Numbers are taken after the operation is queued, because queueing may throw, and then no number must be used.
+  // Numbers are taken after the operation is queued, because queueing may throw, and an operation that was not queued
+  // must not use a number.
   if (operation->plan != nullptr) {
     collectives_.push_back(operation);
     operation->call.tag.sequence = take_sequence();

@@ -31,7 +31,7 @@ class OperationQueue {
   // Adds an operation at the end. Numbers it: one sequence number for a collective, and one number for each transfer of
   // an exchange that is not a probe. If this function throws, no number is used.
   void add(const std::shared_ptr<Operation>& operation);
-  // Takes the next sequence number of a collective, and returns it. Public for short calls, which run past the queue.
+  // Takes the next sequence number of a collective, and returns it. Public for short calls, which bypass the queue.
   std::uint64_t take_sequence() { return ++last_sequence_; }
   // Adds a short call that could not end without the queue. It already has its sequence number, so it is put in
   // front of the collectives that were added after it got that number.
@@ -39,7 +39,7 @@ class OperationQueue {
   // Removes an operation that has ended. A collective must be the first one.
   void remove(const Operation& operation);
   // Called when an exchange has ended: takes back the number of each of its transfers that was given up before any
-  // message moved. Later transfers of the same pair and direction then take the numbers before theirs
+  // message moved. Each later transfer of the same pair and direction then takes the number before its own
   // (PairNumbers::give_back()).
   void give_back_numbers(const Operation& operation) noexcept;
 
@@ -51,9 +51,9 @@ class OperationQueue {
   // queue is empty.
   std::shared_ptr<Operation> first() const noexcept;
   std::shared_ptr<Operation> last() const noexcept;
-  // Removes from `probes` each probe for a peer from which a queued receive has not started. The next message of that
-  // peer can have the number of that receive. The probe would look for a later number, and would therefore discard that
-  // message as one of an earlier call.
+  // Removes from `probes` each probe for a peer if the queue has a receive from that peer that has not started. The
+  // next message of that peer can have the number of that receive. The probe would look for a later number, and would
+  // therefore discard that message as one of an earlier call.
   void remove_claimed(std::vector<Transfer>& probes) const;
 
   // The counters that number the transfers with each peer, separately for sends and receives.

@@ -188,8 +188,8 @@ EndedOperation ProgressLoop::poll_active(bool& moved) {
 }
 
 // Starts an operation: opens its connections if they are not open, and checks that its receivers are alive, if
-// ReceiverLiveness::applies_to() the operation. If this fails, returns the error. If the operation is a collective, the
-// peers are then notified as well.
+// ReceiverLiveness::applies_to() the operation. If one of these steps fails, returns the error, and notifies the peers
+// if the operation is a collective.
 std::optional<Error> ProgressLoop::start(Operation& operation) {
   operation.started = true;
   watchdog_.start(operation);

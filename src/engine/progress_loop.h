@@ -43,7 +43,7 @@ class ProgressLoop {
   // Does the work that the end of an operation requires, except for the queue: publishes the success of a collective
   // (its failure was published before, if it had started), or takes the memory of a failed operation back from the
   // peers. Then reports the end to the operation's stream and to the recorder, and stores `result` in the operation. If
-  // one of the first two steps throws, the operation fails and the communicator breaks, because the peers may not have
+  // publishing or taking back throws, the operation fails and the communicator breaks, because the peers may not have
   // been notified.
   void finish(Operation& operation, Status result) noexcept;
 

@@ -24,15 +24,17 @@ class ReceiverLiveness {
   explicit ReceiverLiveness(const EngineContext& context);
 
   // True if a short call by mailboxes must go through the queue now, because its receivers must be checked: this rank
-  // only sends in a collective with a root, and it has not checked all peers within the last kSeenLiveNs.
+  // only sends in a collective with a root, and the last check of all peers before a call by mailboxes is at least
+  // kSeenLiveNs (receiver_liveness.cc) ago.
   bool check_is_due(const Collective& collective) const;
   // True if check() must be called when the operation starts: it is an exchange, or a collective in which not every
   // rank needs data from all others.
   static bool applies_to(const Operation& operation) {
     return operation.plan == nullptr || !needs_all_ranks(operation.plan->shape.collective.kind);
   }
-  // Called when an operation has just started. Returns the failure if one of its receivers no longer takes part,
-  // otherwise nothing. `now_ns`: the time of the start. Requires applies_to().
+  // Called when an operation has just started. If one of its receivers (for a call by mailboxes: one of the peers) no
+  // longer takes part, returns the reason why the operation cannot complete. Otherwise returns nothing. `now_ns`: the
+  // time of the start. Requires applies_to().
   std::optional<Diagnosis> check(const Operation& operation, std::int64_t now_ns);
 
  private:
@@ -41,9 +43,9 @@ class ReceiverLiveness {
   bool sends_to_gone_peer(const BoundPlan& plan, std::int64_t now_ns);
 
   const EngineContext& context_;
-  // Indexed by peer: when this rank last saw, before a send, that the peer is alive.
+  // Indexed by peer: the start of the last operation for which this rank checked the peer and found it alive.
   std::vector<std::int64_t> seen_live_ns_;
-  std::int64_t all_seen_ns_;  // when this rank last checked all peers, before a call by mailboxes
+  std::int64_t all_seen_ns_;  // the start of the last call by mailboxes for which this rank checked its peers
 };
 
 }  // namespace tutti

@@ -1,8 +1,9 @@
 // Segments: if some rank of the job has a GPU, and the host carries out the calls of a communicator on device memory,
-// long calls are divided into segments if same_in_segments() is true for their plan. Then three steps can overlap: one
-// segment is copied from the GPU, the ranks communicate for the segment before it, and an earlier one is copied back
-// (docs/decisions/0013). Every rank must divide a call in the same way, even a rank with buffers in host memory,
-// because each segment is an operation with a sequence number of its own. Pure functions.
+// long calls are divided into segments if may_be_segmented() is true for their tag and same_in_segments() for their
+// plan. Then three steps can overlap: one segment is copied from the GPU, the ranks communicate for the segment before
+// it, and an earlier one is copied back (docs/decisions/0013). Every rank must divide a call in the same way, even a
+// rank with buffers in host memory, because each segment is an operation with a sequence number of its own. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +40,8 @@ struct Segment {
 std::vector<Segment> split_into_segments(std::uint64_t count, std::size_t element_bytes);
 
 // Returns true if a plan is known to give the same bits for a call as a whole and in segments. That has two conditions.
-// The result of an element does not depend on its position in the message. And each rank's input and output are one
-// block each, so that a range of elements is one range of each buffer.
+// The result of an element does not depend on its position in the buffer. And each rank's input and output are at most
+// one block each, so that a range of elements is one range of each buffer.
 bool same_in_segments(const PlanShape& shape);
 
 // Whether a call with this tag may have been divided into segments, as far as the tag alone shows. False: it

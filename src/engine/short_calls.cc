@@ -12,7 +12,7 @@ namespace {
 
 // Maximum number of polls without progress while the lock is held. They take about 20 us.
 constexpr std::uint32_t kShortPolls = 400;
-constexpr std::uint32_t kEagerPolls = 30;  // how many of these polls come first, without relax() between them
+constexpr std::uint32_t kEagerPolls = 30;  // this many of these polls come first, without relax() between them
 // Maximum number of pauses after these polls, before the call becomes a queued operation.
 constexpr std::uint32_t kShortPauses = 50;
 

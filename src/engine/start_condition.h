@@ -20,8 +20,8 @@ class StartCondition {
   // because the stream can never reach the call. Otherwise returns nothing.
   virtual std::optional<Error> lost() = 0;
   // The driver calls it with the result when an operation with this condition has ended. Each replay of a captured call
-  // is an operation of its own. If an operation cannot be submitted, its stream's callback calls ended() instead of the
-  // driver.
+  // is an operation of its own. If a stream's callback cannot submit an operation, the callback calls ended() instead
+  // of the driver.
   virtual void ended(const Status& result) noexcept = 0;
   // The driver calls it instead of ended() if the operation never started because an earlier segment of the same
   // call failed.

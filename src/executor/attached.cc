@@ -4,10 +4,11 @@
 
 namespace tutti {
 
-// With Attachment::kLongCalls, short calls use messages, because a system call costs more than copying twice through
+// With Attachment::kLongCalls, short calls use no system calls, because one costs more than copying twice through
 // shared memory. Reductions by system calls need one more pass over the operands, because the operands are first
 // fetched into a scratch buffer and added afterwards. Operands that arrive as messages are added while they are in a
-// cache. So an all-reduce is the only reduction that can use system calls, if that was measured to be faster.
+// cache. So with kLongCalls an all-reduce is the only reduction that can use system calls, if that was measured to be
+// faster.
 bool uses_attached_memory(const Collective& collective, std::uint64_t bytes, Attachment attachment,
                           const MachineChoices& choices) {
   if (attachment != Attachment::kLongCalls) return attachment != Attachment::kNone;

@@ -56,8 +56,8 @@ class CollectiveTask {
   // True if this rank has advertised the output of the current call to peers that it reaches by a network, so that the
   // network may write into it.
   virtual bool shows_output() const { return false; }
-  // Call this repeatedly before a call is given up: asks `peer` to stop writing to the output over the network.
-  // Returns true when the peer has confirmed that, or if the output was not advertised to it.
+  // Call this repeatedly before a call is given up: asks `peer` to stop writing to the output over the network. Returns
+  // true when the peer has confirmed that, if the output was not advertised to it, or if its connection has broken.
   virtual bool revoke_output(std::uint32_t peer) { return static_cast<void>(peer), true; }
   // Ends the advertisement of the output; see ReceiveConnection::withdraw_output(). `gave_up`: true if the call has
   // failed, so that messages to the output may be missing.
@@ -69,8 +69,8 @@ class CollectiveTask {
   virtual const std::optional<BadMessage>& bad_message() const = 0;
   // Describes the events for which the task waits, for error messages.
   virtual std::string waits_for() = 0;
-  // The ranks for which the task waits, each once, in ascending order. Can be empty if the task only waits until its
-  // own messages have been sent or read.
+  // The ranks for which the task waits, each once, in ascending order. Can be empty, for example if the task only waits
+  // until its own messages have been sent or read.
   virtual std::vector<std::uint32_t> waits_for_ranks() = 0;
 };
 

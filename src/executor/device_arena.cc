@@ -11,8 +11,9 @@ namespace {
 constexpr std::uint64_t kWindowsBytes = 25 * 1024;
 constexpr std::uint64_t kLlPayload = 16 * 1024;
 constexpr std::uint64_t kLl128Payload = 15 * 1024;  // bytes of data: 128 lines of 120 bytes
-// The LL protocol has at least this many connections between two ranks, even if there are fewer blocks, so that one
-// slice (copy) of a plan with up to this many lanes fits. LL normally carries short messages, which need few slices.
+// The LL protocol has at least this many connections between two ranks, even if there are fewer thread blocks, so that
+// one slice (copy) of a plan with up to this many lanes fits. LL normally carries short messages, which need few
+// slices.
 constexpr std::uint32_t kFewConnections = 4;
 static_assert(kMostDeviceRanks * (kMostDeviceWindows + 1) * sizeof(std::uint64_t) <= kWindowsBytes);
 
@@ -27,8 +28,8 @@ std::uint64_t connection_bytes(const DeviceArena::Connections& connections) {
 
 constexpr std::uint32_t kSlots = 4;
 constexpr std::uint64_t kLeastSlot = 4096;
-// Largest number of connections for transfers between two ranks, in each direction. A block copies about 20 GB/s, so 16
-// of them are enough for a PCIe link and for most of an NVLink link. Estimated.
+// Largest number of connections for transfers between two ranks, in each direction. A thread block copies about 20
+// GB/s, so 16 of them are enough for a PCIe link and for most of an NVLink link. Estimated.
 constexpr std::uint32_t kMostTransferConnections = 16;
 
 // The slot length: `slot_bytes`, or less if the slots of `connections` connections to each of the `peers` peers would

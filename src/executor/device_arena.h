@@ -33,7 +33,7 @@ class DeviceArena {
   struct Connections {
     std::uint32_t count = 1;       // connections from each rank to each other rank; for transfers 0 if there are none
     std::uint32_t slots = 4;       // slots per connection; a power of two
-    std::uint64_t slot_bytes = 0;  // a multiple of device::kLineBytes
+    std::uint64_t slot_bytes = 0;  // bytes per slot; a multiple of device::kLineBytes
   };
   // Indexed by device::Protocol.
   using AllConnections = std::array<Connections, kDeviceProtocols>;
@@ -93,8 +93,8 @@ class DeviceArena {
   std::vector<device::Link> links_of(std::size_t set, std::uint32_t rank, std::span<const ArenaPeer> peers) const;
 
   std::uint32_t ranks_;
-  // Indexed by device::Protocol, or kTransfers: the connections, the offset of the first one, and the distance between
-  // connections, which is the number of bytes that each needs.
+  // Indexed by device::Protocol, or kTransfers. connections_: the connections. begin_: the offset of the first one.
+  // stride_: the distance from one connection to the next, which is the number of bytes that each needs.
   std::array<Connections, kSets> connections_;
   std::array<std::uint64_t, kSets> begin_{};
   std::array<std::uint64_t, kSets> stride_{};

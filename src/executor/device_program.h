@@ -41,10 +41,11 @@ Result<DeviceProgram> pack_program(const Generator& generator, std::uint32_t ran
 // The device::Geometry of one call, and its tables. To use it on a device, the caller copies the tables to memory that
 // the device can read, and sets their addresses in a copy of `geometry`.
 struct DeviceGeometry {
-  device::Geometry geometry;              // `cuts`, `contiguous` and `starts` are null
-  std::vector<device::Cut> cuts;          // empty unless the call is a v-variant
-  std::vector<std::uint64_t> contiguous;  // empty unless the call is a v-variant
-  // Empty unless the call is a v-variant. Equal to `contiguous` if the caller gave no displacements.
+  device::Geometry geometry;              // its pointers `cuts`, `contiguous` and `starts` are null
+  std::vector<device::Cut> cuts;          // the table for Geometry::cuts; empty unless the call is a v-variant
+  std::vector<std::uint64_t> contiguous;  // the table for Geometry::contiguous; empty unless the call is a v-variant
+  // The table for Geometry::starts. Empty unless the call is a v-variant. Equal to `contiguous` if the caller gave no
+  // displacements.
   std::vector<std::uint64_t> starts;
 
   // Returns the geometry with pointers to the tables in this object, for use on the host. The object must outlive

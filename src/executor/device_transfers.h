@@ -22,10 +22,10 @@ struct DeviceTransfers {
 // sequence number and the tile size are not among them.
 std::uint32_t device_digest(const CallTag& tag);
 
-// `transfers`: none of them is empty, and none is with the calling rank itself. `ranks`: those of the communicator.
-// `connections`: the number of connections for transfers in each direction, the same on all ranks. `links`: their ends
-// on this rank, as DeviceArena::transfer_links() lists them, in the memory of the GPU; the function only computes
-// addresses in it. Sender and receiver divide a transfer into the same parts.
+// `transfers`: none of them is empty, and none is with the calling rank itself. `ranks`: the number of ranks of the
+// communicator. `connections`: the number of connections for transfers in each direction, the same on all ranks.
+// `links`: their ends on this rank, as DeviceArena::transfer_links() lists them, in the memory of the GPU; the function
+// only computes addresses in it. Sender and receiver divide a transfer into the same parts.
 DeviceTransfers pack_transfers(std::span<const Transfer> transfers, std::uint32_t ranks, std::uint32_t connections,
                                device::Link* links);
 

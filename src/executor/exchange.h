@@ -90,8 +90,9 @@ class PairNumbers {
   static std::size_t index(std::uint32_t peer, Direction direction) {
     return 2 * std::size_t{peer} + static_cast<std::size_t>(direction);
   }
-  // Indexed by index(): the last number that was taken, and the count of note_move().
+  // The last number that was taken; indexed by index().
   std::vector<std::uint64_t> made_;
+  // The count of note_move(); indexed by index().
   std::vector<std::uint64_t> moves_;
   // Indexed by index(): the numbers of unfinished transfers, ascending.
   std::vector<std::deque<std::uint64_t>> active_;
@@ -144,8 +145,8 @@ class Exchange {
   bool queue_has_moved();
   // The transfers that have not ended. The pointers stay valid as long as the exchange.
   std::vector<const Transfer*> unfinished() const;
-  // Call this for a peer that has exited or left. True if the transfer has its turn but can never go on: for a
-  // receive, no message is there or in transit; for a send, there is no credit, or the messages have not been
+  // Call this for a transfer whose peer no longer takes part. True if the transfer has its turn but can never go on:
+  // for a receive, no message is there or in transit; for a send, there is no credit, or the messages have not been
   // handed over.
   bool stalled(const Transfer& transfer) const;
   // Describes the first transfers that have not ended, at most kMostListed, for example "a message from rank 2 (0 of 8
@@ -159,8 +160,9 @@ class Exchange {
   // message has stopped the exchange, bad_transfer() does not count, because its error says that its data is lost.
   const Transfer* half_moved() const;
   // After a failure, and at the end of a probe: ends all transfers, so that later transfers get their turn. When it
-  // returns, nothing uses the buffers any more. If release_buffers() has not returned true, that may end the connection
-  // to the peer.
+  // returns, no device reads the buffers any more, and the network rejects writes of peers into them (exception: see
+  // ReceiveConnection::withdraw_output()). If release_buffers() has not returned true, that may end the connection to
+  // the peer.
   void give_up();
   // After give_up(): true if no message of the transfer had moved, so that its number must be given back.
   bool untouched(const Transfer& transfer) const noexcept;

@@ -23,7 +23,8 @@ void order_stores(std::atomic<std::uint64_t>& number) {
 constexpr std::uint64_t kLineBytes = 64;
 
 void fetch_for_writing(const void* line) {
-// Not the builtin, which emits prefetchw only if the compiler's options name a processor that has it.
+// Uses inline assembly, because the builtin emits prefetchw only if the compiler's options name a processor that has
+// it.
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 #else
@@ -71,8 +72,8 @@ bool MailboxBoard::may_write(bool long_payload_buffer) {
   return all_past(used_[turn_]) && (!long_payload_buffer || all_past(long_used_[sequence_ % kLongPayloadBuffers]));
 }
 
-// Whether all other ranks have finished the call with the number `used` (0: no call). If not, reader_ is the lowest
-// rank that may not have.
+// Whether all other ranks are known to have finished the call with the number `used` (0: no call). If not, reader_ is
+// the lowest rank that may not have finished it.
 bool MailboxBoard::all_past(std::uint64_t used) {
   if (used == 0 || used < all_entered_) return true;
   for (reader_ = 0; reader_ < ranks(); ++reader_) {

@@ -63,16 +63,17 @@ class MailboxBoard {
   // The same for the next mailbox and the next long payload buffer.
   void fetch_next_long(std::uint64_t bytes) const;
 
-  // The state of a peer's mailbox: not written for this call yet (kNothing), written for this call (kWritten), or
-  // written for a call with the same number but other arguments (kOtherCall).
+  // The state of a peer's mailbox. kWritten: written for this call. kOtherCall: written for a call with the same number
+  // but other arguments. kNothing: neither, for example because the peer has not written it yet or has withdrawn it.
   enum class MailboxState : std::uint8_t { kNothing, kWritten, kOtherCall };
   MailboxState look(std::uint32_t peer) const;
-  // Returns the lowest peer that has written its mailbox for a call with the same number but other arguments.
-  // Returns nothing if there is none. Peers that have not reached this call yet are ignored.
+  // Returns the lowest peer whose mailbox was written for a call with the same number but other arguments. Returns
+  // nothing if there is none. Ignores peers whose mailboxes do not have this number, for example because they have not
+  // reached this call yet.
   std::optional<std::uint32_t> disagreement() const;
   // For a call that runs a plan over messages: writes only the mark of the call. If another rank passes other
-  // arguments, its call may look only at mailboxes, and it detects the difference by this mark. Does nothing if
-  // other ranks may still be reading the previous contents.
+  // arguments, its call may look only at mailboxes, and it detects the difference by this mark. Writes nothing if other
+  // ranks may still be reading the previous contents.
   void show_tag(const CallTag& tag);
   // Whether the peer's mailbox still belongs to this call. Call it after reading the payload, and before using
   // memory of the peer. If the result is false, the peer has given the call up, and its status board contains the

@@ -8,13 +8,14 @@
 namespace tutti {
 namespace {
 
-// The maximum number of bytes that are moved between two checks of the peers' marks. A rank that gives up waits some
-// time for the others before it returns. Moving this many bytes takes much less time, so the others notice the
-// withdrawn mark in time.
+// The maximum length of a part, in bytes. Between two parts, the peers' marks are checked. A rank that gives up waits
+// some time for the others before it returns. Moving one part takes much less time, so the others notice the withdrawn
+// mark in time.
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr std::uint64_t kPageBytes = 4096;
-// Intended length of the scratch memory, and limits for its tiles. The operands that system calls have fetched, and the
-// sum, must stay in the cache of a core until they are used. Measured.
+// kScratchBytes: the intended length of the scratch memory. kLongestTile, kShortestTile: limits for the length of its
+// tiles. The operands that system calls have fetched, and the sum, must stay in the cache of a core until they are
+// used. Measured.
 constexpr std::uint64_t kScratchBytes = 1 << 20;
 constexpr std::uint64_t kLongestTile = 256 * 1024;
 constexpr std::uint64_t kShortestTile = 16 * 1024;
@@ -68,7 +69,7 @@ bool PartMover::add(const WorkItem& part, std::uint32_t of) {
   const std::uint32_t first = part.to == WorkItem::kAllRanks ? 0 : part.to;
   const std::uint32_t end = part.to == WorkItem::kAllRanks ? ranks : part.to + 1;
   const bool own = first <= rank && rank < end;
-  // The address at which the sum is computed for stores by system calls.
+  // The sum is computed at this address if system calls must store it to other ranks.
   std::byte* sum = own ? buffers_.output(rank).data + part.to_offset : scratch(ranks);
   bool stored_by_calls = false;
   for (std::uint32_t owner = first; owner < end; ++owner) {

@@ -27,7 +27,8 @@ class PartMover {
   bool move(const WorkItem& part, std::uint32_t of) {
     return part.from == WorkItem::kAllRanks ? add(part, of) : copy(part);
   }
-  // Whether a process has exited although its memory is needed. The status board of the peer reports the exit.
+  // Whether an access by system call has failed because the peer's process has exited, or has closed its connection to
+  // this rank (MemoryAccess::kGone). The engine learns that from the status of the peer.
   bool peer_exited() const { return peer_exited_; }
 
  private:
@@ -35,9 +36,9 @@ class PartMover {
   bool add(const WorkItem& part, std::uint32_t of);
   bool fetch(std::uint32_t peer, std::uint64_t offset, std::byte* to, std::uint64_t bytes);
   bool store(std::uint32_t peer, std::uint64_t offset, const std::byte* from, std::uint64_t bytes);
-  // Evaluates the result of an access to a peer's memory by system call. Returns true if it succeeded. If the process
-  // of the peer has exited, sets peer_exited_: no more progress is then made, and the engine ends the call when it
-  // detects the exit. After other failures sets bad_.
+  // Evaluates the result of an access to a peer's memory by system call. Returns true if it succeeded. If the peer is
+  // gone (MemoryAccess::kGone), sets peer_exited_: no more progress is then made, and the engine ends the call when the
+  // status of the peer shows that. After other failures sets bad_.
   bool check_access(std::uint32_t peer, MemoryAccess access);
   std::byte* scratch(std::uint32_t of) { return scratch_begin_ + of * tile_bytes_; }
 

@@ -25,8 +25,9 @@ class PeerBuffers {
     bool needs_calls() const { return data == nullptr && address != 0; }
     bool found() const { return data != nullptr || address != 0; }
   };
-  // The answer of a peer's mailbox: its memory is not available yet (or a fault was found), its memory was found, or it
-  // runs the plan.
+  // The result of looking up a peer's memory. kPending: it is not available yet, or a fault was found. kFound: the
+  // memory was found, or the peer offers none because it copies its whole block itself. kRunsPlan: the peer runs the
+  // plan.
   enum class PeerState : std::uint8_t { kPending, kFound, kRunsPlan };
 
   // The references must outlive this object. `call` and `work`: the current call. `choices`: see

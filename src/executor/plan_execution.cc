@@ -20,9 +20,9 @@ kernels::Reduction copying() {
 }
 }  // namespace
 
-// If the current step only stores one received value to its sink (and perhaps forwards it), returns the memory of that
-// sink, so that the connection can deliver the message there. Returns an empty span if the step does more than that, or
-// cannot run yet because a send has no credit.
+// If the current step only stores one received value to the output (and perhaps forwards it), returns the memory of
+// that output chunk, so that the connection can deliver the message there. Returns an empty span if the step does more
+// than that, or cannot run yet because a send has no credit.
 std::span<std::byte> PlanExecution::Domain::place() {
   const Step& step = program_.steps[cursor_.step];
   if (!can_push(step)) return {};

@@ -59,8 +59,8 @@ class PlanExecution final : public CollectiveTask {
   // Consecutive chunks of a step's run (Step::run) that also follow each other without gaps in memory, both in the
   // buffer that the step reads and in the one to which it stores. One call of the kernel handles all of them.
   struct RunPiece {
-    std::byte* source = nullptr;  // null: the step has no local operand
-    std::byte* sink = nullptr;    // null: the step has no sink
+    std::byte* source = nullptr;  // start of the chunks that the step reads; null: it has no local operand
+    std::byte* sink = nullptr;    // start of the chunks to which the step stores; null: it has no sink
     std::uint64_t bytes = 0;
   };
 
@@ -80,8 +80,9 @@ class PlanExecution final : public CollectiveTask {
   // the peers read the values in this rank's memory.
   std::vector<SendConnection*> published_to_;
   std::vector<const std::byte*> sources_;  // addresses of the operands of the current step
-  // Addresses to which the value of the current step is written, and the ways to send it, one for each send.
+  // Addresses to which the value of the current step is written.
   std::vector<std::byte*> destinations_;
+  // The ways to send the value of the current step, one for each send.
   std::vector<SendMethod> send_methods_;
   // The scratch chunks of the plan. Each has the length of the longest chunk.
   std::vector<std::byte> scratch_;

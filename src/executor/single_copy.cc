@@ -13,7 +13,8 @@
 namespace tutti {
 namespace {
 
-// After this many polls without success, a rank on another core probably does not run, so its share is done here.
+// If some ranks share a core: after this many polls without success, a rank on another core probably does not run, so
+// its share is done here.
 constexpr std::uint32_t kPollsBeforeHelp = 16;
 
 // Divides the work of broadcast, scatter and gather: each rank other than the root copies the first part of its own

@@ -10,9 +10,9 @@
 //                                       each other only twice. If ranks share a core, a rank in an all-reduce or reduce
 //                                       also does the shares of ranks that have advertised their memory but are not
 //                                       running. So the last rank to arrive need not wait until the others run again.
-//   broadcast, scatter, gather          The root copies its own block. Each other rank copies most of its own block,
-//                                       and the root copies the rest of it, so that all cores have about the same
-//                                       amount of work.
+//   broadcast, scatter, gather          The root copies its own block. Each other rank copies a part of its own block,
+//                                       and the root copies the rest of it. If the blocks are long, that part is so
+//                                       long that all cores have about the same amount of work.
 //   all-gather, all-to-all              Each rank copies the blocks that it needs.
 //
 // A SingleCopyCollective replaces the two-shot plan of an all-reduce and the direct plans of the other collectives,

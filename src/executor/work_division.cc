@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint64_t kSharedLineBytes = 64;  // a cache line
-constexpr std::uint64_t kCopyUnitBytes = 4096;  // a page
+constexpr std::uint64_t kSharedLineBytes = 64;  // the length of a cache line
+constexpr std::uint64_t kCopyUnitBytes = 4096;  // the length of a page
 // Limit for payload buffers, in bytes of input per message of the plan. Up to this, payload buffers are faster than the
 // plan. Measured.
 constexpr std::uint64_t kBufferBytesPerMessage = 1024;
@@ -42,7 +42,8 @@ bool WorkDivision::uses(std::uint32_t peer) const {
   return !root_helps() || rank_ == root_ || peer == root_;
 }
 
-// Shares consist of whole cache lines, so that no line is written by two ranks.
+// Shares begin at multiples of a cache line from the start of the buffer. So no line is written by two ranks, if the
+// buffer itself begins at a line.
 std::pair<std::uint64_t, std::uint64_t> WorkDivision::share_of(std::uint32_t owner) const {
   const std::uint64_t line = std::max<std::uint64_t>(kSharedLineBytes, element_bytes_);
   const std::uint64_t lines = (block_bytes_ + line - 1) / line;

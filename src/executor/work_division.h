@@ -16,8 +16,8 @@ struct WorkItem {
   static constexpr std::uint32_t kAllRanks = ~std::uint32_t{0};
   std::uint32_t from = 0;         // the rank to copy from, or kAllRanks: the sum of all inputs
   std::uint32_t to = 0;           // the rank to store to, or kAllRanks
-  std::uint64_t from_offset = 0;  // in bytes, from the start of the input
-  std::uint64_t to_offset = 0;    // in bytes, from the start of the output
+  std::uint64_t from_offset = 0;  // the first byte to read, counted from the start of the input
+  std::uint64_t to_offset = 0;    // the first byte to write, counted from the start of the output
   std::uint64_t bytes = 0;
 };
 

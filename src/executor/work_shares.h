@@ -31,8 +31,8 @@ class WorkShares {
 
  private:
   MailboxBoard& marks_;
-  const std::vector<std::int32_t>* cpus_ = nullptr;  // null: begin() has not been called
-  std::vector<bool> taken_;                          // indexed by the owner of the share
+  const std::vector<std::int32_t>* cpus_ = nullptr;  // the argument of begin(); null before
+  std::vector<bool> taken_;                          // the shares that this rank has taken, indexed by their owner
   bool crowded_ = false;                             // some ranks share a core, so ranks do the shares of others
 };
 

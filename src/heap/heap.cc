@@ -20,8 +20,9 @@ namespace {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kFirstSegmentBytes = std::size_t{64} << 20;
 // The limit for the memory of free pages is this, or a quarter of the memory of the blocks if that is more. If free
-// pages use more, memory is returned to the system until they use at most half of the limit. glibc, too, keeps up to 64
-// MiB: twice the size from which on its blocks are mappings of their own, which is at most 32 MiB.
+// pages use more, memory is returned to the system until they use at most half of the limit, or until the system has
+// refused too often (kMostFailures in page_table.h). glibc, too, keeps up to 64 MiB: twice the size from which on its
+// blocks are mappings of their own, which is at most 32 MiB.
 constexpr std::size_t kLeastKeptBytes = std::size_t{64} << 20;
 
 void report(std::string_view text) {
@@ -29,7 +30,7 @@ void report(std::string_view text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
 }
 
-// Reads the start of a small file. An empty result: it cannot be read.
+// Reads the start of a small file into `buffer`. Returns an empty text if the file cannot be read.
 std::string_view read_file(const char* path, std::array<char, 128>& buffer) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return {};
@@ -47,7 +48,8 @@ constexpr const char* kFileName = "tutti heap";
 
 }  // namespace
 
-// Restores errno, which malloc() and the others must not change if they succeed.
+// The destructor sets errno to the value that it had at the construction, because callers expect that malloc(), free()
+// and the like do not change errno if they succeed.
 class Heap::KeepsErrno {
  public:
   KeepsErrno() = default;
@@ -59,8 +61,8 @@ class Heap::KeepsErrno {
   int error_ = errno;
 };
 
-// A thread must not be cancelled while it holds the mutex, because it would never release it. open(), close() and
-// others are cancellation points.
+// Locks the mutex, and disables the cancellation of this thread, because a cancelled thread would never unlock the
+// mutex. open(), close() and other functions that the heap calls are cancellation points.
 void Heap::lock() {
   int state = 0;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
@@ -76,7 +78,7 @@ void Heap::unlock() {
   pthread_setcancelstate(state, nullptr);
 }
 
-// Holds the lock, and keeps errno as it was.
+// Holds the mutex while it exists. Its destructor also restores errno.
 class Heap::Guard {
  public:
   explicit Guard(Heap& heap) : heap_(heap) { heap_.lock(); }
@@ -95,8 +97,8 @@ const char* Heap::reserve() {
   if (is_limited(RLIMIT_AS)) return "the address space of the process is limited (ulimit -v)";
   if (is_limited(RLIMIT_DATA)) return "the data of the process is limited (ulimit -d)";
   if (is_limited(RLIMIT_FSIZE)) return "the size of files is limited (ulimit -f), and with it that of shared memory";
-  // With this setting, malloc() must fail when all memory is promised. But the pages of a memfd are reserved only when
-  // they are written, so the program would get SIGBUS then.
+  // With this setting, malloc() must fail if the system cannot guarantee the memory. But the system allocates the pages
+  // of a memfd only when they are first used, so the program would get SIGBUS at that time.
   if (read_file("/proc/sys/vm/overcommit_memory", buffer).starts_with('2')) return "vm.overcommit_memory is 2";
   const int fd = create_memfd(kFileName);
   if (fd < 0) return "memfd_create failed: a sandbox forbids it, or no descriptor is left";
@@ -133,7 +135,8 @@ bool Heap::prepare() {
 
 bool Heap::map_segment(Segment& segment) {
   const std::size_t bytes = std::size_t{segment.range.count} << page_shift_;
-  // The program may have set the limit after reserve(). Exceeding it would end the process with SIGXFSZ.
+  // The program may have set the limit after reserve() has checked it. A memfd beyond the limit would end the process
+  // with SIGXFSZ.
   if (is_limited(RLIMIT_FSIZE)) return false;
   const int fd = create_memfd(kFileName);
   struct stat status {};
@@ -152,7 +155,8 @@ bool Heap::map_segment(Segment& segment) {
 bool Heap::add_segment(std::uint32_t least_pages) {
   const std::uint32_t huge = pages_for(kHugePage);
   if (segment_count_.load(std::memory_order_relaxed) == kMostSegments) return false;
-  // There is a page in state PageState::kNone before each segment.
+  // Leaves out at least one page before each segment. PageTable::add() makes the last of these pages a separator
+  // (PageState::kNone).
   const std::uint64_t first = (std::uint64_t{next_page_} + huge) & ~std::uint64_t{huge - 1};
   const std::uint64_t least = (std::uint64_t{least_pages} + huge - 1) & ~std::uint64_t{huge - 1};
   const std::uint64_t usual = std::max<std::uint64_t>({least, pages_for(kFirstSegmentBytes), next_page_});
@@ -194,7 +198,8 @@ void* Heap::allocate(std::size_t bytes, std::size_t alignment, bool zeroed) {
 
 // Makes all bytes of the block zero. Only the pages of dirty_range need it. If most pages of this range were never used
 // or were returned to the system, they have no memory and are zero already. Writing zeros would give them memory, so in
-// this case the memory of all pages of the range is returned to the system, which makes them zero.
+// this case the memory of all pages of the range is returned to the system, which makes them zero. If that fails, zeros
+// are written.
 void Heap::clear(const PageTable::Block& block) const {
   const KeepsErrno keeps_errno;
   const PageTable::Range range = block.dirty_range;
@@ -215,7 +220,7 @@ std::uint32_t Heap::block_at(const void* data) {
   return page;
 }
 
-// Returns the memory of free pages to the system if there are too many of them.
+// Returns memory of free pages to the system if they use more than the limit (see kLeastKeptBytes).
 void Heap::trim() {
   const std::uint32_t most = std::max(pages_for(kLeastKeptBytes), used_pages_ / 4);
   if (table_.dirty_pages() <= most) return;
@@ -296,7 +301,7 @@ void Heap::before_fork() {
   const char* problem = nullptr;
   const void* const stack = __builtin_frame_address(0);
   if (contains(stack) && !segment_of(page_of(stack))->inherited) {
-    // Both processes would run on the same pages until the child has copied them.
+    // The stack is in shared pages, so both processes would run on the same stack until the child has copied the pages.
     problem = "tutti heap: fork() on a stack that malloc() has allocated is not possible with the shared heap\n";
   } else if (owner_.load(std::memory_order_relaxed) == pthread_self()) {
     problem = "tutti heap: fork() in a signal handler that has interrupted malloc() is not possible\n";
@@ -336,8 +341,9 @@ void Heap::after_fork_in_parent() {
   unlock();
 }
 
-// Copies a part of a segment that starts at `offset` to `copy`. It reads from the file, because the program may have
-// made pages of the mapping inaccessible with mprotect(). Without the descriptor, it must read the mapping.
+// Copies the `bytes` bytes at `offset` of a segment to `copy`. Reads them from the memfd, because the program may have
+// made pages of the mapping inaccessible with mprotect(). If the descriptor is lost or a read fails, reads the rest
+// from the mapping.
 void Heap::copy_data(const Segment& segment, off_t offset, std::byte* copy, std::size_t bytes) const {
   while (segment.fd >= 0 && bytes > 0) {
     const ssize_t done = pread(segment.fd, copy, bytes, offset);
@@ -350,8 +356,8 @@ void Heap::copy_data(const Segment& segment, off_t offset, std::byte* copy, std:
   if (bytes > 0) std::memcpy(copy, address(segment.range.first) + offset, bytes);
 }
 
-// Replaces the pages of the segment by private ones, and copies those of blocks. Returns false if there are no
-// addresses or mappings left.
+// Replaces the shared pages of the segment by private ones, which get the contents of the blocks. Returns false if no
+// addresses or mappings are left.
 bool Heap::copy_blocks(Segment& segment) {
   const std::size_t bytes = std::size_t{segment.range.count} << page_shift_;
   std::byte* const start = address(segment.range.first);
@@ -365,8 +371,9 @@ bool Heap::copy_blocks(Segment& segment) {
     auto next = static_cast<off_t>(address(page) - start);
     const off_t behind = next + static_cast<off_t>(std::size_t{table_.length(page)} << page_shift_);
     while (next < behind) {
-      // Skips pages that were never used: a copy would give memory to the child's page, and a read of the mapping to
-      // the file. If the kernel cannot tell which these are, all are copied.
+      // Skips pages that have no memory (never used, or returned to the system). A copy would allocate memory for the
+      // child's page, and reading it in the mapping would allocate memory for the file's page. If the kernel cannot
+      // report which pages these are, all are copied.
       const off_t data = has_file ? lseek(segment.fd, next, SEEK_DATA) : next;
       if (data >= behind || (data < 0 && errno == ENXIO)) break;
       const off_t from = std::max(data, next);
@@ -392,8 +399,8 @@ void Heap::after_fork_in_child() {
   used_pages_ = 0;
   table_.drop_free_extents();
   if (fork_pipe_[0] >= 0) {
-    // The reading end is still open here. So the child gets no SIGPIPE, even if its parent has ended.
-    // If the write fails, the parent goes on when the pipe is closed.
+    // The reading end is still open here. So the child gets no SIGPIPE, even if its parent has ended. If the write
+    // fails, the parent continues when the child has closed its end of the pipe.
     if (write(fork_pipe_[1], "", 1) != 1) report("tutti heap: the parent of a fork() could not be told to go on\n");
     close_fork_pipe();
   }

@@ -1,16 +1,17 @@
 // Heap: serves large blocks of memory from memfds, so that the other ranks of a machine can map them (docs/heap.md). It
-// is the shared heap behind malloc() in a process that has loaded libtutti_heap.so; interpose.cc defines malloc() and
-// the other functions.
+// is the shared heap of a process that has loaded libtutti_heap.so: behind malloc() if the library was loaded at the
+// start of the program (LD_PRELOAD), otherwise only behind the arrays of NumPy. interpose.cc defines malloc() and the
+// other functions.
 //
 // The heap reserves a range of addresses, and fills it with segments from the lower end. A segment is one memfd. Each
 // segment is at least as large as all segments before it together, so that there are few. (If too few addresses are
-// left for that, the segment is only as large as the requested block.) The pages of a segment use no memory until the
-// program reads or writes them. A block is a run of pages in a segment. Free pages keep their memory until there are
-// too many of them.
+// left for that, or the system refuses so large a segment, the segment is only about as large as the requested block.)
+// The pages of a segment use no memory until the program reads or writes them or, with huge pages, their neighbours. A
+// block is a run of pages in a segment. Free pages keep their memory until there are too many of them.
 //
 // After fork(), parent and child must not see each other's writes. So the child copies all blocks to private memory
-// inside fork(), in a handler of pthread_atfork(), and the thread that has called fork() waits until that is done. The
-// child's new blocks come from new segments.
+// inside fork(), in a handler of pthread_atfork(), and the thread that has called fork() waits until that is done (if a
+// pipe for this can be created). The child's new blocks come from new segments.
 //
 // Thread-safe. There is one object in a process. It is never destroyed, because other libraries free memory until the
 // process ends. It does not use malloc() or any function that could. If it cannot serve a block, it returns null, and
@@ -46,7 +47,7 @@ class Heap {
     const std::size_t bytes = reserved_bytes_.load(std::memory_order_acquire);
     return reinterpret_cast<std::uintptr_t>(data) - start_.load(std::memory_order_relaxed) < bytes;
   }
-  // The following functions end the process with a message if `block` is not the address of a block.
+  // release(), usable_bytes() and resize() end the process with a message if `block` is not the address of a block.
   void release(void* block);
   std::size_t usable_bytes(const void* block);
   // Changes the size of a block to `bytes` > 0 without moving it. Returns false if that is not possible.
@@ -73,13 +74,15 @@ class Heap {
     dev_t device = 0;
     ino_t inode = 0;
     bool inherited =
-        false;  // of the parent process: the blocks are private copies. It changes only in after_fork_in_child().
+        false;  // from before a fork: its blocks are private copies of the parent's. Set in after_fork_in_child() only
   };
   static constexpr std::size_t kMostSegments = 64;
-  // The reserved addresses as a multiple of the machine's memory. Fragmentation can make a part of them useless.
+  // The reserved addresses as a multiple of the machine's memory: more than one, because fragmentation can make a part
+  // of them useless.
   static constexpr std::size_t kReservedTimes = 4;
 
-  // The greatest size of a block in bytes, the memory of the machine. Larger blocks are left to the other allocator.
+  // The greatest size of a block in bytes: about the memory of the machine; 0 before reserve(). Larger blocks come from
+  // the next allocator (interpose.cc).
   std::size_t most_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed) / kReservedTimes; }
   void lock();  // also disables the cancellation of this thread until unlock()
   void unlock();
@@ -103,29 +106,30 @@ class Heap {
     return static_cast<std::uint32_t>(
         (reinterpret_cast<std::uintptr_t>(data) - start_.load(std::memory_order_relaxed)) >> page_shift_);
   }
-  std::uint32_t block_at(const void* data);  // the first page of the block; ends the process if there is none
+  std::uint32_t block_at(const void* data);  // the first page of the block at `data`; ends the process if there is none
   std::uint32_t pages_for(std::size_t bytes) const {
     return static_cast<std::uint32_t>((bytes + (std::size_t{1} << page_shift_) - 1) >> page_shift_);
   }
 
   // Protects all members below, with two exceptions. The atomic members, and page_shift_ after the addresses were
-  // reserved, may be read without it. find() also reads the segments below segment_count_ and the states of pages.
+  // reserved, may be read without it. find() and before_fork() also read the segments below segment_count_ without it,
+  // and find() the states of pages.
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::atomic<pthread_t> owner_{0};  // the thread that has locked the mutex; 0: none
-  int cancel_state_ = 0;             // of that thread, before it locked the mutex
+  int cancel_state_ = 0;             // the cancel state of that thread before it locked the mutex
   bool prepared_ = false;
   std::atomic<const char*> problem_{nullptr};
-  std::atomic<std::uintptr_t> start_{0};  // of the reserved range
+  std::atomic<std::uintptr_t> start_{0};  // address of the reserved range
   std::atomic<std::size_t> reserved_bytes_{0};
   unsigned page_shift_ = 12;
   bool huge_pages_ = false;       // the kernel has huge pages for shared memory
-  std::uint32_t pages_ = 0;       // of the reserved range
+  std::uint32_t pages_ = 0;       // number of pages in the reserved range
   std::uint32_t next_page_ = 0;   // the first page behind the segments
-  std::uint32_t used_pages_ = 0;  // of blocks that are not inherited
+  std::uint32_t used_pages_ = 0;  // number of pages in blocks that are not from before a fork
   PageTable table_;
   std::array<Segment, kMostSegments> segments_{};
-  std::atomic<std::size_t> segment_count_{0};  // find() may use the segments up to this number without the mutex
-  std::array<int, 2> fork_pipe_{-1, -1};       // during fork(): the child writes to it when it has copied the blocks
+  std::atomic<std::size_t> segment_count_{0};  // segments with lower numbers may be read without the mutex
+  std::array<int, 2> fork_pipe_{-1, -1};       // during fork(): the child writes a byte when it has copied the blocks
 };
 
 }  // namespace tutti

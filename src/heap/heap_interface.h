@@ -16,16 +16,16 @@ struct HeapSegment {
 
 // All functions are thread-safe.
 struct HeapInterface {
-  // Whether [data, data+bytes) starts and ends in a block, and is in a segment that other processes can map. If so,
-  // sets `segment`. The memory must not be freed during the call. Blocks that were allocated before a fork are private
-  // in the child, so they are not found there.
+  // Whether [data, data+bytes) is in one segment that other processes can map, and its first and last byte are in
+  // blocks (not necessarily in the same one). If so, sets `segment`. The memory must not be freed during the call.
+  // Blocks that were allocated before a fork are private in the child, so they are not found there.
   bool (*find)(const void* data, std::size_t bytes, HeapSegment& segment);
   // Returns a new descriptor of the segment's memfd, which the caller must close. -1: no descriptor is left, the
   // program has closed the heap's descriptor of the memfd, no segment has this number, or this process is a forked
   // child and the segment is from before the fork.
   int (*open_segment)(std::uint32_t number);
-  // Why the heap serves no blocks. Null if there is no reason, or before the first block is allocated. The string is
-  // never freed.
+  // The reason why the heap cannot be used at all, which is found when the program first allocates a block that is
+  // large enough for the heap. Null before that, and if there is no such reason. The string is never freed.
   const char* (*problem)();
 };
 

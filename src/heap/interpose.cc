@@ -1,8 +1,9 @@
-// The functions that libtutti_heap.so exports: those of malloc(), which a program calls instead of the C library's if
-// it loads the library with LD_PRELOAD, and the same for NumPy, which works without LD_PRELOAD. Blocks of at least
-// kLeastBlockBytes come from the heap, if it can serve them. All others come from the allocator that the program would
-// have without this library ("the next one"): that of the C library, or jemalloc or tcmalloc if the program uses one of
-// them as a shared library.
+// The functions that libtutti_heap.so exports: malloc(), its relatives and madvise(), which a program calls instead of
+// the C library's if it loads the library with LD_PRELOAD, and the same allocator for NumPy, which works without
+// LD_PRELOAD. Blocks of at least kLeastBlockBytes come from the heap, if it can serve them. The others, except for a
+// few while the addresses of functions are looked up, come from the allocator that the program would have without this
+// library ("the next one"): that of the C library, or jemalloc or tcmalloc if the program uses one of them as a shared
+// library.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -28,9 +29,9 @@
 
 namespace {
 
-// From this size on, blocks come from the heap if it can serve them. Shorter messages are copied anyway, because a copy
-// costs less than the signals between ranks that a collective without copies needs. A block uses whole pages of 4 KiB,
-// so it wastes at most an eighth.
+// From this size on, blocks come from the heap if it can serve them. Shorter messages are usually copied even if their
+// memory is shared, because a copy costs less than the signals between ranks that a collective without copies needs. A
+// block uses whole pages, so with pages of 4 KiB it wastes at most an eighth.
 constexpr std::size_t kLeastBlockBytes = 32 * 1024;
 
 constinit tutti::Heap heap;  // never destroyed: it has a trivial destructor
@@ -70,11 +71,11 @@ void look_up(Function*& function, const char* name) {
   function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// Returns the next allocator. Returns null if dlsym(), which is called below by this thread, has itself called
-// malloc().
+// Returns the next allocator. Returns null if this thread is in dlsym() below, and dlsym() has called malloc() or
+// another function of this file.
 const NextAllocator* next() {
   if (next_is_known.load(std::memory_order_acquire)) return &next_allocator;
-  static constinit std::atomic<pid_t> looking{0};  // the thread that looks up the functions
+  static constinit std::atomic<pid_t> looking{0};  // the thread that looks up the functions; 0: none yet
   const pid_t thread = gettid();
   pid_t other = 0;
   if (!looking.compare_exchange_strong(other, thread)) {
@@ -106,8 +107,8 @@ std::size_t usable_bytes(void* data) {
   return next()->malloc_usable_size(data);
 }
 
-// The functions of malloc(). They have names of their own, because a call of malloc() from here would call another
-// malloc() if this library was not loaded with LD_PRELOAD.
+// The implementations of malloc(), calloc(), free() and realloc(). They have names of their own, because a call of
+// malloc() from here would call another malloc() if this library was not loaded with LD_PRELOAD.
 
 void* allocate_block(std::size_t bytes) {
   if (void* block = allocate(bytes, 1, false)) return block;
@@ -144,8 +145,8 @@ void* resize(void* data, std::size_t bytes) {
     return nullptr;
   }
   if (in_heap && bytes >= kLeastBlockBytes && heap.resize(data, bytes)) return data;
-  // The block moves: into the heap, to another place in it, or out of it. If the heap cannot serve the new size of a
-  // block of the next allocator, that one resizes it.
+  // The block moves: into the heap, to another place in it, or out of it. But if the block is of the next allocator and
+  // the heap cannot serve the new size, the next allocator resizes it.
   void* const block = moves_out ? allocate_block(bytes) : allocate(bytes, 1, false);
   if (block == nullptr) return moves_out ? nullptr : next()->realloc(data, bytes);
   std::memcpy(block, data, std::min(bytes, usable_bytes(data)));
@@ -157,7 +158,7 @@ void* resize(void* data, std::size_t bytes) {
 
 TUTTI_EXPORT void* malloc(std::size_t bytes) { return allocate_block(bytes); }
 TUTTI_EXPORT void free(void* data) { release(data); }
-// Of C23. Older C libraries do not have them, so their headers do not declare them.
+// free_sized() and free_aligned_sized() are functions of C23. The headers of older C libraries do not declare them.
 TUTTI_EXPORT void free_sized(void* data, std::size_t /*bytes*/) { release(data); }
 TUTTI_EXPORT void free_aligned_sized(void* data, std::size_t /*alignment*/, std::size_t /*bytes*/) { release(data); }
 TUTTI_EXPORT void* calloc(std::size_t count, std::size_t bytes) { return allocate_zeros(count, bytes); }
@@ -198,10 +199,11 @@ TUTTI_EXPORT int posix_memalign(void** result, std::size_t alignment, std::size_
 
 TUTTI_EXPORT std::size_t malloc_usable_size(void* data) { return data == nullptr ? 0 : usable_bytes(data); }
 
-// In private memory, MADV_DONTNEED and MADV_FREE drop the contents. In shared memory, the first one would keep them,
-// and the second one fails. MADV_REMOVE does what the caller expects. It fails in a child's private copies of blocks;
-// then the advice is passed on. MADV_DONTFORK has no effect on blocks: it protects pages of which fork() would make
-// copies, but those of the parent stay in place.
+// In private memory, MADV_DONTNEED and MADV_FREE drop the contents. In the heap's shared memory, MADV_DONTNEED would
+// keep them, and MADV_FREE would fail. So MADV_REMOVE is used instead, which drops them. If it fails, as in the private
+// copies of blocks in a forked child, the advice of the caller is passed on. MADV_DONTFORK and MADV_DOFORK are ignored
+// for addresses in the heap: programs use MADV_DONTFORK so that a write after fork() does not move their pages to a
+// copy, and the parent's pages in the heap never move.
 TUTTI_EXPORT int madvise(void* data, std::size_t bytes, int advice) noexcept {
   if (heap.contains(data)) {
     if (advice == MADV_DONTFORK || advice == MADV_DOFORK) return 0;
@@ -244,7 +246,7 @@ TUTTI_EXPORT const tutti::HeapInterface tutti_heap_interface_1 = {
 
 namespace {
 
-// Runs before main(), and normally before the program has a second thread.
+// Runs when the library is loaded: with LD_PRELOAD before main(), and normally before the program has a second thread.
 [[gnu::constructor]] void start() {
   next();
   pthread_atfork([] { heap.before_fork(); }, [] { heap.after_fork_in_parent(); }, [] { heap.after_fork_in_child(); });

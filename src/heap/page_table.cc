@@ -14,7 +14,7 @@ void PageTable::create(void* memory, std::uint32_t pages) {
 
 PageTable::List PageTable::list_of(std::uint32_t pages) {
   const auto size_class = static_cast<std::uint32_t>(std::bit_width(pages)) - 1;
-  // The three bits behind the highest one.
+  // The three bits after the highest 1 bit of `pages` are the number of the list.
   const std::uint64_t scaled = (std::uint64_t{pages} << 3) >> size_class;
   return {size_class, static_cast<std::uint32_t>(scaled) % kLists};
 }
@@ -119,7 +119,7 @@ void PageTable::cut_block(Range range, std::uint32_t dirty, Block& block) {
 
 PageTable::Block PageTable::allocate(std::uint32_t count, std::uint32_t alignment) {
   Block block;
-  const std::uint64_t needed = std::uint64_t{count} + alignment - 1;  // enough, wherever the extent starts
+  const std::uint64_t needed = std::uint64_t{count} + alignment - 1;  // enough, wherever the free extent starts
   if (count == 0 || needed >= pages_) return block;
   const std::uint32_t extent = find_extent(static_cast<std::uint32_t>(needed));
   if (extent == kNoPage) return block;
@@ -129,8 +129,8 @@ PageTable::Block PageTable::allocate(std::uint32_t count, std::uint32_t alignmen
   const std::uint32_t first = (extent + alignment - 1) & ~(alignment - 1);
   cut_block({first, count}, dirty, block);
   dirty -= block.dirty_pages;
-  // The dirty pages before the block are counted, because there are fewer pages than the alignment has; those behind it
-  // are the rest.
+  // The pages before the block are fewer than `alignment`, so the dirty ones among them are counted one by one. The
+  // other dirty pages are behind the block.
   const std::uint32_t dirty_before = count_dirty({extent, first - extent});
   if (first > extent) link({extent, first - extent}, dirty_before);
   if (end > first + count) link({first + count, end - first - count}, dirty - dirty_before);

@@ -21,7 +21,7 @@ enum class PageState : std::uint8_t {
   kDirty,  // free, and the bytes can have any value
   kFirst,  // the first page of a block
   kInner,  // any other page of a block
-  kNone,   // in no extent: it separates two extents, or was removed
+  kNone,   // in no extent: directly before or behind a segment, or of a removed block
 };
 
 class PageTable {
@@ -59,8 +59,8 @@ class PageTable {
   // free extent of n = count + alignment - 1 pages. It can miss extents of n to 9/8 n pages, but never longer ones.
   // The time of a call grows in proportion to `count` + `alignment`.
   Block allocate(std::uint32_t count, std::uint32_t alignment);
-  // Changes the length of a block to `count` > 0 pages without moving it. Returns false if the pages behind it are not
-  // free. Pages that are cut off become free and dirty.
+  // Changes the length of a block to `count` > 0 pages without moving it. Returns false if too few pages directly
+  // behind it are free. Pages that are cut off become free and dirty.
   bool resize(std::uint32_t first, std::uint32_t count);
   // Makes the pages of a block free and dirty.
   void release(std::uint32_t first);
@@ -69,9 +69,9 @@ class PageTable {
 
   // The number of dirty pages in all free extents.
   std::uint32_t dirty_pages() const { return dirty_pages_; }
-  // Calls `clean(extent)` for free extents with dirty pages until dirty_pages() is at most `most`. It is called for the
-  // longest extents first. `clean` makes the pages of the extent zero, or returns false if it cannot. After
-  // kMostFailures failures the function ends.
+  // Calls `clean(extent)` for free extents with dirty pages until dirty_pages() is at most `most`. Longer extents come
+  // first (extents of one list in any order). `clean` makes the pages of the extent zero, or returns false if it
+  // cannot. After kMostFailures failures the function ends.
   template <class Function>
   void clean_extents(std::uint32_t most, Function clean) {
     int failures = 0;
@@ -99,8 +99,9 @@ class PageTable {
   std::uint32_t length(std::uint32_t first) const { return entries_[first].length; }
 
  private:
-  // `length` is valid in the first and in the last entry of an extent, the rest in the first entry of a free extent:
-  // `next` and `previous` link the extents of a list, and `dirty` is the number of dirty pages in the extent.
+  // `length` is valid in the first and in the last entry of an extent. The other fields are valid only in the first
+  // entry of a free extent: `next` and `previous` link the extents of a list, and `dirty` is the number of dirty pages
+  // in the extent.
   struct Entry {
     std::uint32_t length;
     std::uint32_t next;
@@ -114,8 +115,9 @@ class PageTable {
   // List s of class c has the free extents of at least 2^c + s * 2^c/8 pages that are too short for the next list.
   static constexpr std::uint32_t kClasses = 32;
   static constexpr std::uint32_t kLists = 8;
-  // The number of extents that allocate() looks at in the list to which an extent of the requested size belongs. They
-  // can be too short. It looks at them so that a freed block serves the next request of the same size.
+  // The greatest number of extents that allocate() looks at in the list to which an extent of the requested size
+  // belongs. These extents can be too short. It looks at them so that a freed block serves the next request of the same
+  // size.
   static constexpr int kLooks = 16;
   // The system does not take back pages that the program has locked (mlock). So some failures are expected, but not
   // many.
@@ -135,10 +137,10 @@ class PageTable {
   std::uint32_t count_dirty(Range range) const;
   void mark_clean(Range extent);
   void unlink(std::uint32_t first);
-  std::uint32_t find_extent(std::uint32_t pages) const;  // the first page of a free extent, or kNoPage
+  std::uint32_t find_extent(std::uint32_t pages) const;  // the first page of a long enough free extent, or kNoPage
   std::uint32_t find_in_list(List list, std::uint32_t pages) const;
-  std::uint32_t find_longer(List list) const;  // the first extent of the lists behind `list`, or kNoPage
-  // Makes pages, which are in no list, a block. At most `dirty` of them are dirty.
+  std::uint32_t find_longer(List list) const;  // an extent of the next list after `list` that has one, or kNoPage
+  // Makes the pages of `range`, which are in no free list, a block. At most `dirty` of them are dirty.
   void cut_block(Range range, std::uint32_t dirty, Block& block);
 
   // Both indexed by page. They are separate arrays, because every page needs a state, but only the first and the last

@@ -25,9 +25,9 @@ VerbsSettings verbs_settings(const Config& config) {
   return settings;
 }
 
-// Returns the reason why verbs is not selected automatically, or an empty text. Software devices are limited by the
-// CPU, like TCP, and use more CPU time. So if all usable ports are of software devices, verbs is selected only if the
-// user names devices or sets TUTTI_TRANSPORT=verbs.
+// Returns the reason why TUTTI_TRANSPORT=auto does not select verbs although it has usable ports, or an empty text.
+// Software devices are limited by the CPU, like TCP, and use more CPU time. So if all usable ports are of software
+// devices, verbs is selected only if the user names devices or sets TUTTI_TRANSPORT=verbs.
 std::string reason_not_automatic(const VerbsSettings& settings, const VerbsPorts& ports) {
   if (ports.usable.empty()) return "";
   for (const VerbsPort& port : ports.usable) {

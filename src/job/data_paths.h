@@ -1,5 +1,5 @@
-// Selects the data path for messages between machines: verbs, UCX, or TCP. `tutti topo --transports` shows all of them
-// and the reasons why they are not selected. find_data_path() logs this for those that it has checked.
+// Selects the data path for messages between machines: verbs, UCX, or TCP. `tutti topo --transports` shows all of them,
+// and the reasons why the others are not selected. find_data_path() logs this for the paths that it has checked.
 #pragma once
 
 #include <memory>

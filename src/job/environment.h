@@ -26,8 +26,8 @@ struct Environment {
   // Shared by a rank's communicators, and by the ranks of one create_all(), so that they do not verify a plan again.
   std::shared_ptr<VerifiedPlanCache> plan_cache;
   std::vector<std::uint32_t> nodes{};  // the machine of each rank; empty if all ranks are on one machine
-  // Number of CPU cores on which the ranks of rank 0's machine may run, counted together. A limit of the cgroup is
-  // not applied. 0 if unknown.
+  // Number of CPUs on which at least one of the communicator's ranks on rank 0's machine may run. A limit of the cgroup
+  // is not applied. 0 if unknown.
   std::uint32_t cores = 0;
   // How calls inside a machine are carried out (choices_of() in selection/tuning.h). The same on all ranks.
   MachineChoices choices = default_choices(2, 0);

@@ -118,7 +118,7 @@ Result<std::vector<std::uint32_t>> find_machines(const UnixExchange& exchange, c
   return local_groups(reaches);
 }
 
-// The shape of the segments of the ranks of one machine.
+// The shape of the segments of `ranks`, the ranks of one machine, without the space for checksums.
 SegmentShape shape_of(const Config& config, const std::vector<std::uint32_t>& ranks) {
   return {.ranks = static_cast<std::uint32_t>(ranks.size()),
           .slots = config.slots,
@@ -191,8 +191,8 @@ class TransportMaker {
                              .slot_bytes = whole_slot_bytes()};
     auto own = OwnSegment::create(index, shape, exchange);
     auto blobs = gather_or_fail(gather_, own ? Result<std::string>(std::to_string(own->id())) : own.error());
-    // Take part in the second round in spite of the error: communicators that are created together rely on all
-    // rounds.
+    // Take part in the second round in spite of the error, because the ranks of other communicators that are created in
+    // the same rounds (by one split()) need it.
     if (!blobs) {
       static_cast<void>(gather_("!"));
       return blobs.error();

@@ -4,10 +4,11 @@
 //
 // It is created together with the first communicator of a job, and split(), duplicate() and shrink() reuse it; grow()
 // creates another one. Therefore a further communicator needs no rendezvous server and no listener of its own. It has
-// its own segment of shared memory, sockets of TCP connections and, if there are RDMA devices or GPUs, RDMA data path
-// and DeviceResources. For each pair of ranks that communicate over TCP, the sockets are data connections for each lane
-// that is used, and control connections (transports/tcp/board.h). They are opened when they are needed, through the one
-// listener. Communicators may be destroyed in any order, because each of them holds a reference to the JobContext.
+// its own segment of shared memory, sockets of TCP connections, RDMA data path (if verbs or UCX is selected) and
+// DeviceResources (if there are GPUs). For each pair of ranks that communicate over TCP, the sockets are data
+// connections for each lane that is used, and control connections (transports/tcp/board.h). With an RDMA data path,
+// only the control connections use TCP. The connections are opened when they are needed, through the one listener.
+// Communicators may be destroyed in any order, because each of them holds a reference to the JobContext.
 //
 // Set-up runs in rounds. In each round every rank contributes one blob and receives all blobs. A rank that fails
 // contributes its error instead. Then the other ranks fail with an error that normally names the rank that failed, and
@@ -46,7 +47,7 @@ struct JobContext {
   Config config;
   std::uint32_t job_rank = 0;
   std::vector<bool> cpus;                         // indexed by CPU: true if the thread that made this object may use it
-  std::uint32_t cpu_limit = 0;                    // limit of the cgroup, in cores; 0: no limit
+  std::uint32_t cpu_limit = 0;                    // limit of the cgroup, in cores; 0: no limit known
   std::shared_ptr<Clock> clock;                   // shared by the ranks of one create_all()
   std::shared_ptr<VerifiedPlanCache> plan_cache;  // shared by the ranks of one create_all()
   // Makes the waiter of each communicator. If null, each gets an AdaptiveWaiter with limits that follow from the
@@ -55,12 +56,13 @@ struct JobContext {
   // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with the
   // transports, segments and windows of the communicators.
   std::shared_ptr<SegmentExchange> exchange;
-  // The TCP listener. Null if no rank is reached by a network. Shared by the ranks of one create_all().
+  // The TCP listener. Null if all ranks of the job share memory, unless TUTTI_TRANSPORT names a network. Shared by the
+  // ranks of one create_all().
   std::shared_ptr<TcpEndpoint> endpoint;
   // The address of each rank's TCP listener, indexed by job rank. Without listeners, the texts or the vector are empty.
   std::vector<std::string> tcp_addresses;
-  // Makes the RDMA data path of each communicator. Null if messages between machines use TCP, or if no rank is reached
-  // by a network. Shared by the rank's communicators, and by the ranks of one create_all().
+  // Makes the RDMA data path of each communicator. Null if messages between machines use TCP, or if there is no TCP
+  // listener (`endpoint`). Shared by the rank's communicators, and by the ranks of one create_all().
   std::shared_ptr<DataPathMaker> path_maker;
   // Indexed by job rank: the offer of that rank's path_maker; empty if it has none. The vector is empty if create_all()
   // needed no network.
@@ -136,12 +138,12 @@ Result<std::shared_ptr<JobContext>> make_job_context(const Config& config, std::
 // Prepares the folder for recordings. Opens no folder or file yet.
 std::shared_ptr<RecordingFolder> open_recordings(const Config& config, std::uint32_t job_rank);
 
-// Number of rounds that make_environment() takes, even if it fails.
+// Number of rounds that make_environment() takes, also if it returns an error.
 inline constexpr int kEnvironmentRounds = 2;
 
-// Creates the environment of a communicator. Its rank i is the job rank members[i]. `rank`: the number of this rank
-// in the communicator. The rounds include the members. `communicator` is an id that is the same on all members and
-// differs from those of the job's other communicators.
+// Creates the environment of a communicator. Rank i of the communicator is the job rank members[i]. `rank`: the number
+// of this rank in the communicator. The rounds include the members. `communicator` is an id that is the same on all
+// members and differs from those of the job's other communicators.
 Result<Environment> make_environment(const std::shared_ptr<JobContext>& job_context,
                                      const std::vector<std::uint32_t>& members, std::uint32_t rank,
                                      std::uint64_t communicator, const Gather& gather);

@@ -23,8 +23,9 @@ struct ProcessLimits {
 };
 ProcessLimits process_limits();
 
-// Checks whether each rank can have the descriptors for its connections to the `ranks` ranks of its machine.
-// Errors: kSystem. The message contains the limit and the number that is needed.
+// Checks whether each rank can have the descriptors for its connections to the `ranks` ranks of its machine, and
+// whether the machine can have those of all these ranks together. Errors: kSystem. The message contains the limit and
+// the number that is needed.
 Status check_descriptor_limit(std::uint64_t ranks, const ProcessLimits& limits);
 
 // Checks the descriptors as check_descriptor_limit() does, and the limits of ranks that share memory. `shape` is the

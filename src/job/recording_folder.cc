@@ -23,21 +23,21 @@ namespace {
 // Maximum number of files of exited processes and ended communicators, of all jobs together. Checked only when the
 // folder is opened.
 constexpr std::size_t kMostOld = 256;
-// Maximum number of files that mark_completed() of one RecordingFolder has renamed. If there are more, the oldest of
-// them is removed.
+// Maximum number of files that one RecordingFolder keeps after mark_completed() has renamed them. If there are more,
+// the one that was renamed first is removed.
 constexpr std::size_t kMostEnded = 8;
 // The age, in seconds, at which files of exited processes and of ended communicators are removed even if there are few.
 constexpr std::int64_t kOldS = std::int64_t{24} * 3600;
-constexpr std::int64_t kUnfinishedS = 60;  // a process that writes a header needs less time, in seconds
+constexpr std::int64_t kUnfinishedS = 60;  // in seconds; to write the header of a new file takes less time
 // Disk space that stays free: a quarter of the file system, but at most kLeastFreeBytes.
 constexpr std::uint64_t kLeastFreeShare = 4;
 constexpr std::uint64_t kLeastFreeBytes = 1 << 30;
 
-// Returns an errno value, or 0. Signals are blocked, because the call starts again after each signal: a program
-// with a frequent timer would never get its file.
+// Returns an errno value, or 0. Signals are blocked, because a signal makes posix_fallocate() fail, and the next
+// attempt starts from the beginning: a program with a frequent timer would never get its file.
 int allocate(int fd, std::size_t bytes) {
   const SignalsBlocked blocked;
-  int error = EINTR;  // also happens when the process was stopped and continued
+  int error = EINTR;  // also the result if the process was stopped and continued
   while (error == EINTR) error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   return error;
 }
@@ -153,7 +153,7 @@ Result<std::unique_ptr<MappedRecording>> RecordingFolder::try_make(const std::st
         ErrorCode::kSystem, ErrorScope::kCall, -1,
         fmt::format("{} of {} bytes are free, and {} of them are left to others", free_bytes, all_bytes, left_bytes)};
   }
-  // allocated first, because an exception would leave the file behind
+  // allocated before the file is created, because an exception would leave the file behind
   auto mapped = std::make_unique<MappedRecording>();
   const int fd = openat(fd_, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return trouble(name);
@@ -199,7 +199,7 @@ void RecordingFolder::mark_completed(const std::string& name) {
   if (fd_ < 0) return;
   std::string ended = name.substr(0, name.size() - recording::kSuffix.size());
   ended += recording::kEndedSuffix;
-  // A failure means that the file was removed, or is in another folder. Then there is nothing to count.
+  // A failure normally means that the file was removed, or is in another folder. Then there is nothing to count.
   if (renameat(fd_, name.c_str(), fd_, ended.c_str()) != 0) return;
   ended_.push_back(std::move(ended));
   if (ended_.size() <= kMostEnded) return;

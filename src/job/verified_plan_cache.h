@@ -1,4 +1,5 @@
-// VerifiedPlanCache: verifies each plan before its first use and remembers the result. Thread-safe.
+// VerifiedPlanCache: verifies the plans of Tutti's algorithms before their first use and remembers the results. See
+// prove() for the plans that are not verified. Thread-safe.
 #pragma once
 
 #include <cstdint>

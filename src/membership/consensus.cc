@@ -13,15 +13,15 @@ namespace tutti::detail {
 namespace {
 
 // Maximum number of coordinator candidates: each participant sends kJoin to the lowest live ranks below it, at most to
-// this many. At most as many members forward a decision. So if one or two of three candidates die during the protocol,
-// another one is left.
+// this many. Normally at most as many members forward a decision. So if one or two of three candidates die during the
+// protocol, another one is left.
 constexpr std::uint32_t kCoordinatorCandidates = 3;
 // Number of past decisions that a rank keeps for ranks that have missed them.
 constexpr std::size_t kKeptDecisions = 16;
 // kJoin is sent again every timeout / kJoinsPerTimeout, or every kMaxJoinIntervalNs if that is shorter.
 constexpr std::int64_t kJoinsPerTimeout = 8;
 constexpr std::int64_t kMaxJoinIntervalNs = 250'000'000;
-constexpr std::int64_t kSuspectedTimeoutNs = 100'000'000;  // how long the coordinator waits for a suspected rank
+constexpr std::int64_t kSuspectedTimeoutNs = 100'000'000;  // how long the coordinator awaits kJoin of a suspected rank
 constexpr std::int64_t kTimeoutsPerAttempt = 4;            // number of timeouts after which an attempt fails
 // Maximum number of ranks that an error message lists.
 constexpr std::size_t kMaxNamedRanks = 16;
@@ -195,8 +195,8 @@ void Consensus::send_join(std::uint32_t peer, std::int64_t now_ns) {
   send(peer, {.type = MessageType::kJoin, .operation = vote_.operation, .value = vote_.value}, suspected);
 }
 
-// Sends kJoin to the coordinator candidates, or to the coordinator that this rank follows. Returns false if there
-// is none, because all lower ranks are dead or dropped. This rank must then be the coordinator.
+// Sends kJoin, if it is due, to the coordinator candidates, or to the coordinator that this rank follows. Returns false
+// if there is none, because all lower ranks are dead or dropped. This rank must then be the coordinator.
 bool Consensus::contact_candidates(std::int64_t now_ns) {
   const std::int64_t every_ns = std::min(timeout_ns_ / kJoinsPerTimeout, kMaxJoinIntervalNs);
   std::uint32_t candidates = 0;
@@ -216,8 +216,8 @@ bool Consensus::contact_candidates(std::int64_t now_ns) {
   }
   for (std::uint32_t peer = 0; peer < rank_ && candidates < kCoordinatorCandidates; ++peer) {
     PeerState& candidate = peers_[peer];
-    // The timeout of a candidate starts with its last message or, if that is later, with this rank's begin() or its
-    // first kJoin to the candidate. So all ranks give up a silent candidate at approximately the same time.
+    // The timeout of a candidate starts with the candidate's last message or, if that is later, with this rank's
+    // begin() or first kJoin to the candidate. So all ranks give up a silent candidate at approximately the same time.
     const std::int64_t since_ns = std::max(candidate.last_heard_ns, began_ns_);
     if (candidate.join_sent_ns != 0 && now_ns - since_ns > timeout_ns_) candidate.dropped = true;
     if (!candidate.dead && !candidate.dropped) visit(peer);
@@ -225,7 +225,7 @@ bool Consensus::contact_candidates(std::int64_t now_ns) {
   return candidates > 0;
 }
 
-// One step of the coordinator. If a phase has finished, the next phase starts in the same call.
+// One step of the coordinator. If a phase succeeds, the next phase starts in the same call.
 void Consensus::run_coordinator(std::int64_t now_ns) {
   if (phase_ == Phase::kIdle && all_joined(now_ns)) send_prepare(now_ns);
   if (phase_ == Phase::kPrepareSent) count_promises(now_ns);
@@ -235,8 +235,8 @@ void Consensus::run_coordinator(std::int64_t now_ns) {
 // Whether the coordinator need not wait for further ranks to join: each other rank has joined, is dead or dropped,
 // or has not joined in time.
 bool Consensus::all_joined(std::int64_t now_ns) const {
-  // A rank that becomes the coordinator late waits for at least a quarter of the timeout, because the other ranks
-  // need time to notice that the previous coordinator has failed.
+  // If this rank became the coordinator late, the other ranks get at least a quarter of the timeout to join, because
+  // they need time to notice that the previous coordinator has failed.
   const std::int64_t until_ns = std::max(began_ns_ + timeout_ns_, *coordinator_since_ns_ + timeout_ns_ / 4);
   for (std::uint32_t peer = 0; peer < ranks_; ++peer) {
     const PeerState& state = peers_[peer];
@@ -342,14 +342,15 @@ void Consensus::decide(const ConsensusDecision& decision, std::uint32_t from) {
   while (decided_.size() > kKeptDecisions) decided_.erase(decided_.begin());
   const Header header{
       .type = MessageType::kDecided, .epoch = epoch_, .operation = decision.operation, .value = decision.value};
-  // Number of lower members, without the sender, which forward the decision as well.
+  // Number of members below this rank, without the sender. The lowest members forward the decision. So this rank does
+  // so only if this number is small.
   std::uint32_t before = 0;
   for (std::uint32_t peer = 0; peer < rank_; ++peer) before += decision.members[peer] && peer != from ? 1 : 0;
   const bool passes_on = from == rank_ || before < kCoordinatorCandidates;
   for (std::uint32_t peer = 0; peer < ranks_ && passes_on; ++peer) {
     // The rank that has decided also sends the decision to ranks that are not members, and a rank that forwards it does
-    // so to those that have joined. Such a rank was believed dead or was silent, and might otherwise go on with an
-    // older proposal that it has accepted.
+    // so to those that have joined. A rank that is not a member was believed dead or was silent, and might otherwise go
+    // on with an older proposal that it has accepted.
     const bool concerned = from == rank_ || decision.members[peer] || peers_[peer].ever_joined;
     if (peer == rank_ || peer == from || !concerned || peers_[peer].dead || !can_reach(peer)) continue;
     // This rank has sent no kJoin to that lower rank on another machine. So there is no connection, and the lower

@@ -17,21 +17,21 @@
 //   kAccepted      participant -> coordinator   phase 2b, accepted    the participant has accepted the proposal
 //   kDecided       coordinator -> participant   learn                 the decision; some participants forward it
 //
-// The lowest live rank is the coordinator. Every other rank sends kJoin to the lowest ranks below it, at most
+// Normally the lowest live rank is the coordinator. Every other rank sends kJoin to the lowest ranks below it, at most
 // kCoordinatorCandidates (consensus.cc) of them (the coordinator candidates). If a candidate has died, or has been
 // silent for the timeout, the sender of kJoin contacts another rank instead: the lowest of those below itself that are
 // not candidates yet. A rank becomes the coordinator if no rank below it is left, unless it has promised a ballot of a
-// higher rank, which it then follows. When all live ranks have joined, or the timeout is over, the coordinator sends
-// kPrepare to all joined ranks. When all of them have promised, died or been silent for the timeout, the coordinator
-// makes its proposal: of the accepted proposals that it has itself or that the promises report, the one with the
-// highest ballot. If there is none, it proposes the set of itself and the ranks that have promised. It decides when
-// every live member of the proposal has accepted. If a coordinator dies, the next candidate takes over with a higher
-// ballot, learns from the promises which proposal may have been decided, and proposes that same proposal again.
+// higher rank, which it then follows. When all live ranks have joined, or the time for joining is over, the coordinator
+// sends kPrepare to all joined ranks. When all of them have promised, died or been silent for the timeout, the
+// coordinator makes its proposal: of the accepted proposals that it has itself or that the promises report, the one
+// with the highest ballot. If there is none, it proposes the set of itself and the ranks that have promised. It decides
+// when every live member of the proposal has accepted. If a coordinator dies, the next candidate takes over with a
+// higher ballot, learns from the promises which proposal may have been decided, and proposes that same proposal again.
 //
 // The differences from Paxos:
-// - The quorum of phase 2 is not a majority but all members of the proposal, because the surviving one of two ranks
-//   must be able to continue. Hence any live member that answers kPrepare can report a proposal that may have been
-//   decided. The price is that two groups that cannot communicate for the timeout decide separately.
+// - The quorum of phase 2 is not a majority but all live members of the proposal, because the surviving one of two
+//   ranks must be able to continue. Hence any live member that answers kPrepare can report a proposal that may have
+//   been decided. The price is that two groups that cannot communicate for the timeout decide separately.
 // - A coordinator may replace its own proposal if a member dies or falls silent before it accepts. This is safe because
 //   no other rank could have decided on that proposal, and this coordinator has not. See Consensus::bound_.
 // - Nothing is written to disk. A process that has died does not come back under its old rank.
@@ -56,8 +56,8 @@
 
 namespace tutti::detail {
 
-// The message transport of a Consensus. Messages between two ranks arrive in order. A message arrives even if its
-// sender exits soon after sending it.
+// The message transport of a Consensus. Messages between two ranks arrive in order, and normally also if the sender
+// exits soon after sending them.
 class ConsensusMessenger {
  public:
   virtual ~ConsensusMessenger() = default;
@@ -127,8 +127,8 @@ class Consensus {
     kAccepted,
     kDecided
   };
-  // The header of each message. After it follows a set with one bit for each rank: the suspected ranks in kJoin,
-  // the members of the proposal or decision in kPromise, kAcceptRequest and kDecided, and zeros in the other
+  // The header of each message. After it follows a set with one bit for each rank: the suspected or dead ranks in
+  // kJoin, the members of the proposal or decision in kPromise, kAcceptRequest and kDecided, and zeros in the other
   // messages.
   struct Header {
     MessageType type = MessageType::kJoin;
@@ -148,9 +148,9 @@ class Consensus {
   // This rank's knowledge about another rank since the last begin().
   struct PeerState {
     bool dead = false;
-    // True for a lower rank that this rank has given up as a candidate because it was silent for the timeout. At
-    // the coordinator: true for a rank that no longer answers. The next message of a lower rank, or kJoin, makes it
-    // false again.
+    // True for a lower rank that this rank has given up as a candidate because it was silent for the timeout. At the
+    // coordinator: true for a rank that no longer answers. The next message of a lower rank, or kJoin of any rank,
+    // makes it false again.
     bool dropped = false;
     // The rank has sent kJoin, and this rank, as the coordinator, still expects it to take part.
     bool joined = false;
@@ -164,11 +164,10 @@ class Consensus {
     // Time of the last kJoin that was sent to the rank. 0 if none was sent since begin().
     std::int64_t join_sent_ns = 0;
     ConsensusVote vote{};
-    // At the coordinator, for its current ballot: kPrepare was sent to the rank, which has not died or fallen silent
-    // before its kPromise; its kPromise has arrived; its kAccepted has arrived.
-    bool prepare_sent = false;
-    bool promised = false;
-    bool has_accepted = false;
+    // At the coordinator, for its current ballot:
+    bool prepare_sent = false;  // kPrepare was sent to the rank, which has not died or fallen silent before kPromise
+    bool promised = false;      // the rank's kPromise has arrived
+    bool has_accepted = false;  // the rank's kAccepted has arrived
   };
   struct AcceptedProposal {
     std::uint64_t ballot = 0;  // 0 if nothing has been accepted

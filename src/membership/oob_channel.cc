@@ -18,9 +18,8 @@ constexpr std::int64_t kMaxGapNs = 100'000'000;
 
 // The header of each datagram.
 struct PartHeader {
-  // Index of the datagram in its message, and the number of datagrams of the message.
-  std::uint32_t part = 0;
-  std::uint32_t parts = 1;
+  std::uint32_t part = 0;   // index of the datagram in its message
+  std::uint32_t parts = 1;  // number of datagrams of the message
 };
 static_assert(sizeof(PartHeader) == 8);
 

@@ -3,9 +3,10 @@
 //
 // Messages are sent as datagrams (transports/oob_datagrams.h). Within a machine the datagrams go through the
 // SegmentExchange, which can detect that a process has exited. Between machines the datagrams go over separate TCP
-// connections, which are used for nothing else. Messages between two ranks arrive in order. No function of a channel
-// blocks. A thread that waits for a message must call pump() regularly, because pump() continues the transfers that
-// could not be completed at once. Only one thread at a time may use a channel.
+// connections, which are used for nothing else. Messages between two ranks arrive in order, but can be lost
+// (transports/oob_datagrams.h). No function of a channel blocks. A thread that waits for a message must call pump()
+// regularly, because pump() continues the transfers that could not be completed at once. Only one thread at a time may
+// use a channel.
 #pragma once
 
 #include <cstdint>

@@ -17,9 +17,8 @@
 namespace tutti::detail {
 namespace {
 
-// While joining, participants give up earlier than the coordinator by this time, or by a quarter of the timeout if
-// that is shorter. In gather rounds the coordinator gives up earlier by that time. So the other side can still
-// receive the error.
+// While joining, a participant gives up this long before its deadline, or a quarter of the timeout before it if that is
+// shorter. In gather rounds the coordinator does so instead. So the other side can still send or receive the error.
 constexpr std::int64_t kMaxMarginNs = 500'000'000;
 // When the coordinator detects a failure while ranks are missing, it waits up to this time for them to join, so
 // that they get the error as well.
@@ -141,8 +140,8 @@ Result<std::uint64_t> SurvivorRendezvous::meet_as_coordinator() {
   Clock& clock = oob_channel_.clock();
   meet_started_ns_ = clock.now_ns();
   const std::int64_t deadline_ns = meet_started_ns_ + timeout_ns();
-  // The first failure that was found. It is reported after the other ranks have joined, or after kFailureWaitNs, so
-  // that all ranks get the same error.
+  // The first failure that was found. It is reported when the other ranks have joined, when the attempt is over, or
+  // after kFailureWaitNs, whichever is first, so that normally all ranks get the same error.
   std::optional<Error> trouble;
   std::int64_t trouble_until_ns = 0;
   BackoffSleep pause(clock);

@@ -80,7 +80,7 @@ class SurvivorRendezvous {
     bool gave_up = false;
     bool gave_up_early = false;  // its kJoin and its kGiveUp were read in one find_lost(), so that attempt is over
     bool gone = false;
-    bool missed_attempt = false;        // the coordinator's last attempt failed before this participant had joined
+    bool missed_attempt = false;        // the coordinator's last failed attempt ended before this participant joined
     std::string list{};                 // the ranks that the participant excludes, as text
     std::optional<std::string> blob{};  // empty until the blob of the current round arrives
   };

@@ -1,5 +1,5 @@
-// Describes the hardware by a text made from files of /proc and /sys, hashes that text, and reads and writes the
-// calibration file.
+// Describes the hardware by a text made from what the kernel reports (mostly in /proc and /sys), and hashes that text.
+// Reads and writes the calibration file, and locks its folder.
 #include "model/calibration.h"
 
 #include <fcntl.h>
@@ -43,8 +43,8 @@ std::string first_line(const std::string& path) {
   return line.substr(0, kMostLine);
 }
 
-// The paths of the entries of a folder. They are sorted, so that the order in which the kernel lists them does not
-// change the hash.
+// Returns the paths of the entries of a folder, at most kMostEntries. They are sorted, so that the order in which the
+// kernel lists them does not change the hash. (If a folder has more entries, the order can change it.)
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> found;
   for (const std::string& name : names_in_folder(folder, kMostEntries)) found.push_back(join_path(folder, name));
@@ -65,9 +65,9 @@ std::string processor() {
   return text;
 }
 
-// Lists GPUs and accelerators by vendor and device number. Bus numbers are left out, because they change when other
-// devices are plugged in. The PCI classes that start with 0x03 are display controllers, with 0x12 processing
-// accelerators.
+// Lists the display controllers (PCI classes that start with 0x03), which include the GPUs, and the processing
+// accelerators (0x12), by vendor and device number. Bus numbers are left out, because they can change when other
+// devices are plugged in.
 std::string accelerators() {
   std::string text;
   for (const std::string& device : entries("/sys/bus/pci/devices")) {
@@ -81,7 +81,7 @@ std::string accelerators() {
 std::string nics() {
   std::string text;
   for (const std::string& one : entries("/sys/class/net")) {
-    if (!file_exists(join_path(one, "device"))) continue;  // no hardware: loopback, bridges, interfaces of containers
+    if (!file_exists(join_path(one, "device"))) continue;  // no hardware, for example loopback or a bridge
     text += fmt::format("nic {}:{};", first_line(join_path(one, "device/vendor")),
                         first_line(join_path(one, "device/device")));
   }
@@ -99,7 +99,7 @@ std::string description() {
     const std::string name = node.substr(node.rfind('/') + 1);
     numa += name.starts_with("node") && name.find_first_not_of("0123456789", 4) == std::string::npos ? 1 : 0;
   }
-  // This counts all processors of the machine, even if this process may only run on some of them.
+  // sysconf() counts all processors of the machine, even those on which this process may not run.
   return fmt::format("{}cores {};l2 {};l3 {};numa {};{}{}", processor(), ::sysconf(_SC_NPROCESSORS_CONF), host.l2_bytes,
                      host.last_level_bytes, numa, accelerators(), nics());
 }
@@ -130,7 +130,8 @@ Status write_all(int fd, const std::string& path, std::string_view text) {
 
 Status check_replaceable(const std::string& path) {
   struct stat status {};
-  // A symbolic link is refused, too: rename() would replace the link and not the file that it names.
+  // Refuses an existing file that is not a regular file. A symbolic link is refused as well, because rename() would
+  // replace the link and not the file that it names.
   if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return {};
   return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
                fmt::format("{} is not a regular file and is not replaced; give another path", path)};
@@ -141,8 +142,9 @@ Status create(const std::string& folder) {
   return errno == 0 ? Status() : Status(system_error(folder, "cannot be created"));
 }
 
-// Creates a folder, accessible to its owner only, and the one above it. But if the folder in which they are created
-// belongs to another user (for example HOME under sudo), creates nothing, because that user could not use them.
+// If the folder does not exist, creates it, accessible to its owner only, and the folder above it if that does not
+// exist either. Creates nothing and returns an error if the folder in which they would be created does not exist, or if
+// it belongs to another user (for example HOME under sudo), who could not use the new folders.
 Status create_own_folder(const std::string& folder) {
   if (file_exists(folder)) return {};
   std::string above = folder_of(folder);
@@ -180,8 +182,8 @@ Result<std::optional<Parameters>> load_calibration(const std::string& file, cons
     if (!parameters) return parameters.error();
     return std::optional<Parameters>(*std::move(parameters));
   }
-  // Check for the folder first: before the first measurement there is none, and then the hash is not needed, for which
-  // dozens of files must be read.
+  // Check for the folder first, because hardware_hash() reads dozens of files. Before the first measurement there is
+  // usually no folder, and then the hash is not needed.
   const std::string folder = calibration_folder(environment);
   if (folder.empty() || file_type(folder) != FileType::kFolder) return std::optional<Parameters>();
   const std::string hardware = hardware_hash();
@@ -203,7 +205,7 @@ Status store_calibration(const std::string& path, const Parameters& parameters) 
   if (fd < 0) return system_error(temporary, "cannot be made");
   ::fchmod(fd, 0644);
   Status status = write_all(fd, temporary, to_json(parameters));
-  // Without this, a crash of the machine could leave an empty file under the new name.
+  // Without fsync(), a crash of the machine after the rename could leave an empty file at `path`.
   if (status.ok() && ::fsync(fd) != 0) status = system_error(temporary, "cannot be written");
   if (::close(fd) != 0 && status.ok()) status = system_error(temporary, "cannot be written");
   if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0)
@@ -223,7 +225,8 @@ Result<CalibrationLock> CalibrationLock::take(const std::string& path) {
     return Error{ErrorCode::kTimeout, ErrorScope::kCall, -1,
                  fmt::format("{} is locked, because a job or `tutti tune` measures this machine", folder)};
   }
-  // A file of about the size of a calibration file shows now, and not after the measurement, if the disk is full.
+  // Writes a file of about the size of a calibration file and removes it again. If the disk is full, this usually fails
+  // now, before time is spent on a measurement.
   std::string probe = path + ".XXXXXX";
   const int file = ::mkostemp(probe.data(), O_CLOEXEC);
   if (file < 0) return system_error(probe, "cannot be made");
@@ -236,7 +239,7 @@ Result<CalibrationLock> CalibrationLock::take(const std::string& path) {
 
 CalibrationLock::~CalibrationLock() {
   if (fd_ < 0) return;
-  ::flock(fd_, LOCK_UN);  // a child of fork() may still have the folder open
+  ::flock(fd_, LOCK_UN);  // close() alone would not end the lock while a child of fork() has the folder open
   ::close(fd_);
 }
 

@@ -19,17 +19,17 @@ class Cores {
       : cores_(cores), holders_(std::size_t{machines} * cores), waiting_(machines), core_of_(ranks, kNone) {}
 
   struct CoreRequest {
-    // The channel that wants to run, numbered as the tasks of EventRun.
+    // The channel that wants to run: its number as a task of EventRun.
     std::uint32_t channel = 0;
     // The rank of this channel.
     std::uint32_t rank = 0;
   };
   void enqueue(std::uint32_t machine, CoreRequest request) { waiting_[machine].push_back(request); }
 
-  // Gives free cores of this machine to the waiting channels, in the order of their requests. Skips a channel if
-  // its rank holds a core already, or if no core is free. A rank preferably gets the core that it held last. For
-  // each channel that gets a core, calls start(channel, handed), where `handed` is true if another rank held this
-  // core last.
+  // Gives free cores of this machine to the waiting channels, in the order of their requests. Skips a channel if its
+  // rank holds a core already, or if no core is free. A rank preferably gets the core that it held last, if no other
+  // rank has held it since. For each channel that gets a core, calls start(channel, handed), where `handed` is true if
+  // another rank held this core last.
   template <class Start>
   void hand_out(std::uint32_t machine, Start start) {
     auto& waiting = waiting_[machine];
@@ -62,8 +62,8 @@ class Cores {
     bool held = false;
   };
 
-  // Returns a free core of this machine for this rank: preferably the core that the rank held last, otherwise one
-  // that no rank has held yet, otherwise the first free one. Returns kNone if all cores are held.
+  // Returns a free core of this machine for this rank: preferably the core whose last holder is this rank, otherwise
+  // one that no rank has held yet, otherwise the first free one. Returns kNone if all cores are held.
   std::uint32_t free_core(std::uint32_t machine, std::uint32_t rank) const {
     std::uint32_t best = kNone;
     for (std::uint32_t core = machine * cores_; core < (machine + 1) * cores_; ++core) {

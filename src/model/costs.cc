@@ -1,5 +1,5 @@
-// Groups the messages and the steps of a plan into classes of equal duration, and computes the duration of each
-// class once.
+// Groups the messages and the steps of a plan into classes of equal duration, and computes the durations of each class
+// once for each length of the chunks.
 #include "model/costs.h"
 
 #include <fmt/format.h>
@@ -52,9 +52,10 @@ const MessageCost& Costs::cost_of(Level level) const {
 }
 
 // Computes shares_. The channels of a call run copies of the plan. In copy k, the ranks of each machine are rotated by
-// k (Copies in link_loads.h), so the copies may send through different NICs. Only copy 0 is simulated, and it gets only
-// a part of a NIC's bandwidth: the number of chunks that copy 0 sends through the NIC, divided by the number of chunks
-// that all copies together send through it. (All chunks have the same length, so these are parts of the bytes.)
+// k (Copies in link_loads.h; not if the plan has a root), so the copies may send through different NICs. Only copy 0 is
+// simulated, and it gets only a part of a NIC's bandwidth: the number of chunks that copy 0 sends through the NIC,
+// divided by the number of chunks that all copies together send through it. (All chunks have the same length, so these
+// are parts of the bytes.)
 void Costs::find_shares(const Network& network) {
   if (options_.channels == 1 || network.ports() == 0) return;
   std::vector<double> sent(programs_->ranks, 0);
@@ -93,8 +94,8 @@ Status Costs::find_messages(const Network& network) {
                         .factor = factor(from),
                         .bound_gbytes_per_s = network.narrowest_gbytes_per_s(from, to)};
       if (!moved_by_channel(kind.level) && !shares_.empty()) kind.share = shares_[from];
-      // The bandwidth in the parameters was measured, so it includes the links of a usual route. The links of this
-      // route only matter if they are slower.
+      // The bandwidth in the parameters is that of whole messages, so it already includes the links of a usual route.
+      // The narrowest link of this route only matters if it is slower than that.
       if (kind.bound_gbytes_per_s >= cost_of(kind.level).gbytes_per_s) kind.bound_gbytes_per_s = 0;
       const auto [found, added] = kinds.try_emplace(kind, static_cast<std::uint32_t>(kinds_.size()));
       if (added) kinds_.push_back(kind);
@@ -117,12 +118,13 @@ Status Costs::find_messages(const Network& network) {
 }
 
 // Groups the steps. Two steps take equally long at each place if they have the same number of operands, the same number
-// of chunks in their runs, the same ProgramStep::copies, and messages of the same durations. If there are stragglers,
-// the steps must also be steps of the same class of ranks.
+// of chunks in their runs, the same ProgramStep::copies, and send messages of the same durations. If there are
+// stragglers, the steps must also be steps of the same class of ranks.
 void Costs::find_steps() {
   std::map<std::vector<std::uint32_t>, std::uint32_t> kinds;
-  // Index into steps_ for steps with a run of one chunk and at most one send. Their key fits into 64 bits (if the
-  // numbers of messages and classes are below 2^20), which is faster than a vector.
+  // For steps with a run of one chunk and at most one send: the index into steps_, by a key that describes the step.
+  // The key fits into 64 bits if messages_ has fewer than 2^20 elements and there are fewer than 2^20 classes of ranks.
+  // It is looked up faster than a vector, which is the key of all other steps.
   std::unordered_map<std::uint64_t, std::uint32_t> simple_kinds;
   step_of_.resize(programs_->steps.size());
   for (std::uint32_t t = 0; t < programs_->threads.size(); ++t) {
@@ -150,10 +152,9 @@ void Costs::find_steps() {
   }
 }
 
-// Returns the bandwidth of one channel, for messages of this class. All channels of a rank together have the
-// bandwidth of the level, or that of the narrowest link if that is slower. One channel has its part of that: 1 /
-// channels, or MessageClass::share at a port if shares_ is not empty. It never has more than channel_gbytes_per_s,
-// unless that is 0.
+// Returns the bandwidth of one channel, for messages of this class. It is a part of the bandwidth of the level, or of
+// that of the narrowest link if that is slower: MessageClass::share at a port if shares_ is not empty, otherwise 1 /
+// channels. It is not more than channel_gbytes_per_s, unless that is 0.
 double Costs::gbytes_per_s(const MessageClass& kind) const {
   const MessageCost& cost = cost_of(kind.level);
   const bool by_channel = moved_by_channel(kind.level);

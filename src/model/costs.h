@@ -1,11 +1,10 @@
 // Costs: the duration of every step and every message of a plan on a network, if all chunks have the same length
 // (set_bytes()). The durations are the terms of the recurrences of docs/decisions/0016-cost-model.md, computed in
-// advance. simulate() creates a Costs, and its models (sweep, events, flows) read it. Used by one thread.
+// advance. simulate() creates a Costs, and its models (sweep, events, flows) use it. Used by one thread.
 //
-// All durations are vectors indexed by place: the place of a rank is its index within its class (model/programs.h).
-// A vector has one element for each rank of a class. It may have fewer, namely places(), if rank r and the rank
-// that is places() places after r in its class always do the same at the same time. Then only the first places()
-// places are stored.
+// All durations are vectors indexed by place: the place of a rank is its index within its class (model/programs.h). A
+// vector has places() elements. That is one for each rank of a class, or fewer if rank r and the rank that is places()
+// places after r in its class always do the same at the same time. Then only the first places() places are stored.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +22,23 @@
 
 namespace tutti {
 
-// Limit on the numbers (doubles) that a Costs, a sweep, or a run of the event engine may hold. 2^27 doubles take 1 GiB.
+// Approximate limit on the numbers (doubles) that a Costs, a sweep, or a run of the event engine may hold. 2^27 doubles
+// take 1 GiB.
 inline constexpr std::uint64_t kMostTimes = std::uint64_t{1} << 27;
 
 struct CostOptions {
   Protocol protocol = Protocol::kSimple;
   std::uint32_t channels = 1;
-  // Indexed by rank: all its work takes this many times as long. Ranks that are not in the map have the factor 1.
+  // Indexed by rank: its steps, and the messages that it sends except for their latency, take this many times as long.
+  // Ranks that are not in the map have the factor 1.
   std::map<std::uint32_t, double> factors{};
 };
 
 // Durations of the messages of a connection, in microseconds, except gbytes_per_s. The vectors have the values of a
 // message with one chunk; transfer_of() and hold_of() compute those of a message with a run of chunks (Step::run). Each
 // vector is indexed by the place of the sender. A message on NVLink, PCIe or in memory is moved by the sender's
-// channel. A message on the network is moved by a port (a NIC), which serves its messages one after the other.
+// channel. A message on the network is moved by a port (a NIC), which serves its messages one after the other, except
+// in the model kFlows (model/port_queue.h).
 struct MessageTimes {
   // time of the sender's channel for one message, without the time for its bytes
   std::vector<double> post;
@@ -45,15 +47,16 @@ struct MessageTimes {
   // From the departure of a message to its arrival. The departure is the end of the sender's step, or later if the
   // message must wait for its port.
   std::vector<double> transfer;
-  // How long the message occupies its port, which is the time from its departure to the next departure at this
-  // port. Minus infinity (kNever) if the message uses no port.
+  // How long the message occupies its port: the shortest time from its departure to the next departure at this port.
+  // Minus infinity (kNever) if the message uses no port.
   std::vector<double> hold;
   // the part of `hold` that does not depend on the number of bytes
   std::vector<double> gap;
-  // from the receiver's step that frees a slot until the sender sees the credit for the slot; also the part of
-  // `transfer` that does not depend on the number of bytes
+  // from the end of the receiver's step that frees a slot until the sender sees the credit for the slot; also the part
+  // of `transfer` that does not depend on the number of bytes
   std::vector<double> latency;
-  // bandwidth of the message, in GB/s, if it does not share any link of its route (model/network.h) with other messages
+  // the largest bandwidth of the message, in GB/s; in the model kFlows, it gets less if other messages on the links of
+  // its route (model/network.h) do not leave it so much
   std::vector<double> gbytes_per_s;
 
   // `transfer` and `hold` of a message with `run` chunks. If a port moves the message, each chunk after the first one
@@ -77,8 +80,8 @@ class Costs {
   // than about kMostTimes numbers.
   static Result<Costs> create(const Programs& programs, const Network& network, const Parameters& parameters,
                               const CostOptions& options, std::uint32_t places);
-  // Computes all durations for chunks of `bytes` bytes. `bytes` is an average over the chunks of one channel's
-  // share of the call, so it need not be a whole number.
+  // Computes all durations for chunks of `bytes` bytes. `bytes` is an average over the chunks of a tile, so it need not
+  // be a whole number.
   void set_bytes(double bytes);
 
   std::uint32_t places() const { return places_; }
@@ -107,12 +110,12 @@ class Costs {
  private:
   // A class of messages that take equally long, because these four values are equal.
   struct MessageClass {
-    // the slowest component of the route
+    // the level of the route, which is that of its slowest component
     Level level = Level::kMemory;
-    // factor by which the sender's work takes longer (Straggler); 1: it is no straggler
+    // how many times as long the sender's work takes; 1, except for stragglers (Straggler)
     double factor = 1;
-    // bandwidth of the narrowest link of the route; 0 if that is not slower than the measured bandwidth of the
-    // level
+    // bandwidth of the narrowest link of the route; 0 if that is not slower than the bandwidth of the level in the
+    // parameters
     double bound_gbytes_per_s = 0;
     // The part of the port's bandwidth that the simulated copy of the plan gets. 1 if the messages use no port, or if
     // shares_ is empty.

@@ -89,8 +89,9 @@ void EventRun::list_port(std::uint64_t port) {
   ports_to_fill_.push_back(port);
 }
 
-// Starts the next message if the port is idle. Also puts the port on the list of ports that fill_ports() checks
-// when all rates are known, because a busy port may have bandwidth left for a further message.
+// Starts the next waiting message if the port is idle. If a bottleneck can slow down messages of this port
+// (PortQueue::most), also puts the port on the list of ports that fill_ports() checks when all rates are known, because
+// a busy port may then have bandwidth left for a further message.
 void EventRun::serve_port(std::uint64_t port, double now) {
   PortQueue& queue = port_queues_[port];
   list_port(port);
@@ -101,8 +102,9 @@ void EventRun::serve_port(std::uint64_t port, double now) {
   begin_flow(*fifo, sender(*fifo), now);
 }
 
-// Starts one more message on each listed port that has bandwidth left (unless SimulateOptions::ports_in_order is true),
-// and empties the list. Returns true if any message was started; the rates must be computed again then.
+// Starts one more message on each listed port that has bandwidth left and a message that may start (none if
+// SimulateOptions::ports_in_order is true), and empties the list. Returns true if any message was started; the rates
+// must be computed again then.
 bool EventRun::fill_ports(double now) {
   std::vector<std::uint64_t> ports;
   ports.swap(ports_to_fill_);

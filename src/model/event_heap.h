@@ -1,6 +1,6 @@
-// The event heap of the event engine: the earliest event is first. Each node has four children, because such a heap
-// has half as many levels as a binary one, and four siblings (64 bytes) lie in at most two cache lines. Events with
-// equal times are ordered by owner, so that a run is deterministic. Used by one thread.
+// The event heap of the event engine: the earliest event is first. Each node has four children, because such a heap has
+// half as many levels as a binary one, and four siblings (64 bytes) lie in at most two cache lines. Events with equal
+// times are ordered by owner and kind, so that a run is deterministic. Used by one thread.
 #pragma once
 
 #include <cstdint>

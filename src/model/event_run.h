@@ -16,12 +16,14 @@
 
 namespace tutti {
 
-// The state of one run. A task is one channel of one rank, and has the number `thread * places + place`, with a
-// thread of Programs. A FIFO is one connection of one sending rank, and has the number `connection * places +
-// place`, with a connection of Programs and the place of the sender.
+// The state of one run. A task is one channel of one rank, and has the number `thread * places + place`, in which
+// `thread` is an index into Programs::threads. A FIFO is one connection of one sending rank, and has the number
+// `connection * places + place`, in which `connection` is an index into Programs::connections, and `place` is that of
+// the sender.
 //
-// The class has more than 40 methods and members. Most methods are one kind of event or one index computation. An
-// event may change tasks, FIFOs, ports and flows, so parts of the class would have to refer to each other.
+// The class has more than 40 methods and members. Most methods are one kind of event or one index computation. The
+// class is not divided, because an event may change tasks, FIFOs, ports and flows, so the parts would have to refer to
+// each other.
 class EventRun {
  public:
   explicit EventRun(const EventInputs& inputs);
@@ -29,19 +31,19 @@ class EventRun {
 
  private:
   struct Task {
-    // All times are in microseconds. `end` is the end of the step that it has ended most recently. In the model kFlows,
-    // while a step runs: the end of that step if moving the bytes of its messages does not take longer.
+    // All times are in microseconds. `end` is the end of the step that the task has ended most recently. In the model
+    // kFlows, while a step runs: the end of that step if moving the bytes of its messages does not take longer.
     double end = 0;
-    // start of its present step
+    // start of the step that it has started most recently
     double begin = 0;
-    // end of the step before the present one; from then until `begin` the task waited for messages, credits, marked
-    // steps of other channels, or a core
+    // end of the step before the present one, or 0 in the first step; from then until `begin` the task waited for
+    // messages, credits, marked steps of other channels, or a core
     double ready = 0;
     // the tile that it works on; the number of tiles if it has finished
     std::uint64_t tile = 0;
-    // its next or present step within the program of its thread
+    // index of its present or next step in the program of its thread
     std::uint32_t cursor = 0;
-    // model kFlows: which send of the present step is moved next
+    // model kFlows: index of the first send of the present step that next_move() has not handled yet
     std::uint32_t moving = 0;
     // its step has an event in the heap, waits for a core, or moves bytes
     bool under_way = false;
@@ -77,12 +79,12 @@ class EventRun {
   }
   // The connections of a step: first those from which it receives, then those to which it sends.
   const std::uint32_t* list_of(const ProgramStep& step) const { return programs_.lists.data() + step.list_begin; }
-  // incoming_fifo() is the FIFO from which the rank at `place` receives through a connection. receiver() and
-  // sender() are the tasks at the two ends of a FIFO.
+  // The FIFO from which the rank at `place` receives through a connection.
   std::uint32_t incoming_fifo(std::uint32_t connection, std::uint32_t place) const {
     const std::uint32_t places = programs_.connections[connection].places;
     return connection * places_ + (place + places_ - places) % places_;
   }
+  // receiver() and sender() are the tasks at the two ends of a FIFO.
   std::uint32_t receiver(std::uint32_t fifo) const {
     const ProgramConnection& each = programs_.connections[fifo / places_];
     return each.to * places_ + (fifo % places_ + each.places) % places_;
@@ -142,7 +144,7 @@ class EventRun {
   std::vector<double> arrivals_, credits_;
   // Indexed by mark, then by place, then by tile modulo 2. kNever: the step has not ended in this tile.
   std::vector<double> marks_;
-  // indexed by port: the time from which on it is free; only in the model kEvents
+  // indexed by port: the time from which on it is free; the times are only used in the model kEvents
   std::vector<double> ports_;
   // Indexed by rank: 1 for the ranks in SimulateOptions::dead_ranks.
   std::vector<std::uint8_t> dead_;
@@ -158,7 +160,7 @@ class EventRun {
   std::vector<std::uint64_t> ports_to_fill_;
   EventHeap heap_;
   EventResult result_;
-  // number of steps of all tasks that have ended
+  // number of steps that all tasks together have ended
   std::uint64_t steps_done_ = 0;
 };
 

@@ -84,10 +84,10 @@ bool EventRun::known(std::uint32_t task, double& begin) {
     if (state.tile < wait.tiles_before) continue;
     const std::uint64_t tile = state.tile - wait.tiles_before;
     const std::uint32_t other = programs_.mark_threads[wait.mark] * places_ + place;
-    // Only the marks of two tiles are stored. If the other channel is more than one tile ahead, the entry belongs
-    // to a later tile. Then the mark is ignored, because its time is long past: the other channel could not be that
-    // far ahead without data that this channel sent after the mark. If the other channel is one tile ahead and has
-    // run the marked step again, the entry is kNever, which has no effect on `begin`.
+    // Only the marks of two tiles are stored. If the other channel is more than one tile ahead, the entry belongs to a
+    // later tile. Then the mark is ignored, because its time is past: this step cannot begin before the event that is
+    // being processed, and the marked step ended earlier. If the other channel is one tile ahead and has run the marked
+    // step again, the entry is kNever, which has no effect on `begin`.
     if (tasks_[other].tile < tile || (tasks_[other].tile == tile && mark(wait.mark, place, tile) == Costs::kNever)) {
       return false;
     }
@@ -131,8 +131,9 @@ void EventRun::start(std::uint32_t task, double begin) {
   heap_.push(Event::at(begin + posts, EventKind::kMove, task));
 }
 
-// Called at the end of the step that sends the message. A message that uses a port departs as soon as the port is
-// free, any other message immediately. `run`: number of chunks that the message carries.
+// Called at the end of the step that sends the message. A message that uses a port departs when the port is free (in
+// the model kFlows, when PortQueue selects it), any other message immediately. `run`: number of chunks that the message
+// carries.
 void EventRun::send(std::uint32_t fifo, std::uint32_t run, double now) {
   const std::uint32_t connection = fifo / places_, place = fifo % places_;
   const std::uint64_t message = fifos_[fifo].sent++;

@@ -1,8 +1,8 @@
 // The event engine: simulates the steps of all ranks in the order of time, for the models kEvents and kFlows of
-// model/simulate.h. A port (NIC) serves the messages of all its senders: one at a time with kEvents, and several with
-// kFlows if one does not use its whole bandwidth (model/port_queue.h). If there are more ranks than cores, ranks wait
-// for a core. Durations may have jitter. With kFlows, messages share the bandwidth of links (model/flows.h). Internal
-// to this folder: simulate() runs it. Used by one thread.
+// model/simulate.h. A port (NIC) serves the messages of all its senders: one at a time with kEvents, and possibly
+// several with kFlows, if one does not use its whole bandwidth (model/port_queue.h). If there are more ranks than
+// cores, ranks wait for a core. Durations may have jitter. With kFlows, messages share the bandwidth of links
+// (model/flows.h). Internal to this folder: simulate() runs it. Used by one thread.
 //
 // A step is put into a heap of events as soon as the times of everything that it waits for are known: normally with
 // its end time. If cores are shared, it is put there first with the time from which it needs a core. If links are
@@ -37,15 +37,15 @@ struct EventInputs {
 };
 
 struct EventResult {
-  // the time at which the last rank has finished; Parameters::launch_us is not included
+  // the time at which the last rank that is not dead has finished; Parameters::launch_us is not included
   double time_us = 0;
   // the steps of the ranks below SimulateOptions::traced_ranks, in the order of their ends; at most kMostTraced
   std::vector<TracedStep> trace{};
 };
 
 // Errors: kPeerLost if other ranks wait for a message or a credit of a dead rank for ever; kInvalidPlan if the plan
-// does not run to its end for another reason; kUnsupported if the state would need more than kMostTimes numbers, or
-// if there are 2^32 channels or more.
+// does not run to its end for another reason; kUnsupported if the state would need more than about kMostTimes numbers,
+// or if there are 2^32 channels or more.
 Result<EventResult> run_events(const EventInputs& inputs);
 
 }  // namespace tutti

@@ -15,9 +15,9 @@
 namespace tutti {
 namespace {
 
-// Messages of at most kShortBytes are short: their bytes take no noticeable time. From about kLongBytes on,
-// messages are long: their time grows with their length.
+// Messages of at most this many bytes are short: their bytes take no noticeable time.
 constexpr std::uint64_t kShortBytes = 64;
+// Messages of about this many bytes or more are long: their time grows with their length.
 constexpr std::uint64_t kLongBytes = 1 << 20;
 // Upper bound for a bandwidth, in GB/s. Noise can let longer messages appear to take no more time than shorter
 // ones, and the bandwidth would then be infinite.
@@ -37,8 +37,9 @@ class Times {
     return best == nullptr ? std::nullopt : std::optional(best->median_us);
   }
 
-  // The slope in microseconds per byte, from the shortest message of at least `least` bytes to the longest message.
-  // Returns nothing if fewer than two sizes of at least `least` bytes were measured.
+  // The slope in microseconds per byte, from the shortest message of at least `least` bytes to the longest message, but
+  // at least the slope of the bandwidth kFastest. Returns nothing if fewer than two sizes of at least `least` bytes
+  // were measured.
   std::optional<double> us_per_byte(std::string_view what, std::uint64_t least) const {
     const Measurement* low = nullptr;
     const Measurement* high = nullptr;
@@ -95,8 +96,8 @@ void fit_messages(const Times& times, const std::string& level, Parameters& p, M
   }
 }
 
-// Computes the costs of direct access to another rank's memory, from all-reduces of two ranks. Each of them loads
-// half of the message from the other rank's memory, and stores half of the message to it.
+// Computes the costs of direct access to another rank's memory, from all-reduces of two ranks. In an all-reduce, each
+// rank loads half of the message from the other rank's memory, and stores half of the message to it.
 void fit_windows(const Times& times, Parameters& p) {
   MessageCost& window = p.cost(Level::kMemory, Protocol::kWindow);
   if (const auto slope = times.us_per_byte("registered", kLongBytes / 4)) window.gbytes_per_s = 1e-3 / *slope;

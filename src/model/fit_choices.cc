@@ -29,11 +29,11 @@ constexpr std::array<std::string_view, kMeasuredWays> kWayNames = {
 };
 
 // A limit other than the default is taken only if the measured calls then take less time by this factor, as a geometric
-// mean. Small noise does not reach this, for example if the system forbids the system calls, so that both measurements
-// use messages.
+// mean (or if last_below() must not return a default that is shorter than all measured lengths). Small noise does not
+// reach this, for example if the system forbids the system calls, so that both measurements use messages.
 constexpr double kClearGain = 1.05;
 
-// Two ways of the same call: one for short messages, and one for long ones.
+// Two ways of the same call: `below` for sizes below a limit, and `above` for longer ones.
 struct Pair {
   MeasuredWay below;
   MeasuredWay above;
@@ -59,8 +59,8 @@ Ratios ratios_of(std::span<const Measurement> measured, std::uint32_t ranks, std
   return ratios;
 }
 
-// Returns how many sizes, the shortest ones, are carried out by the way `below`: at least `fewest`, and `usual` if no
-// other number is clearly better.
+// Returns a number n: calls of the n shortest sizes are carried out by the way `below`, and calls of the other sizes by
+// the way `above`. n is at least `fewest`, and is `usual` if no other number is clearly better (kClearGain).
 std::size_t sizes_below(const Ratios& ratios, std::size_t fewest, std::size_t usual) {
   // Indexed by a number n of sizes: by how much the sum of the logarithms of all times changes if the n shortest sizes
   // use the way `below`, compared with the way `above` for all sizes.
@@ -139,7 +139,8 @@ std::vector<RankChoices> fit_choices(std::span<const Measurement> measured, std:
     const MachineChoices usual = default_choices(number, cores);
     const auto one_shot = last_below(ratios_of(measured, number, kShort), usual.one_shot_bytes);
     const auto copies = first_above(ratios_of(measured, number, kCopies), usual.copy_by_calls_bytes);
-    // In the measurements of an all_reduce, the sizes are those of the whole call.
+    // In the measurements of an all_reduce, the sizes are those of the whole call. The choice is the size of one rank's
+    // share.
     const auto sums = first_above(ratios_of(measured, number, kLongSums), usual.all_reduce_by_calls_bytes * number);
     if (!one_shot && !copies && !sums) continue;
     all.push_back({.ranks = number,

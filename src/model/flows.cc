@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr double kSame = 1 + 1e-12;   // tolerance, because equal shares may differ by rounding
-constexpr double kEnough = 1 + 1e-9;  // tolerance in the comparison of a link's capacity
+constexpr double kEnough = 1 + 1e-9;  // tolerance when a link's capacity is compared with the rates of its sources
 
 }  // namespace
 

@@ -32,8 +32,8 @@ class Flows {
     double most = 0;
     std::uint64_t source = 0;
   };
-  // `capacity` returns the bandwidth in GB/s of a link. It is only called in the constructor, for each link of a
-  // route.
+  // `capacity` returns the bandwidth in GB/s of a link. It is only called in the constructor, once for each link that
+  // is on a route.
   Flows(const std::vector<FlowRoute>& kinds, const std::function<double(std::uint64_t link)>& capacity);
 
   // begin() starts a flow on a route, and end() ends it. The route is given by its index in `kinds`. A route has at
@@ -43,11 +43,11 @@ class Flows {
   void end(std::uint32_t kind);
   void settle(const Changed& changed);
 
-  // True if some link of this route, or of another route of the same source, can be a bottleneck. If false, its
-  // flows always have the rate FlowRoute::most.
+  // True if some link of this route, or of another route of the same source, can be a bottleneck. If false, the flows
+  // of this route always have the rate FlowRoute::most.
   bool can_be_narrow(std::uint32_t kind) const { return !routes_[kind].empty(); }
 
-  // number of sets of flows that were solved and not found in the cache, for tests
+  // how often the rates of a set were computed, because they were not in the cache; for tests
   std::uint64_t solved() const { return solved_; }
 
  private:
@@ -57,8 +57,8 @@ class Flows {
   void collect();
   void solve(std::vector<double>& rates);
 
-  // In the members, a link is one that can be a bottleneck, or a source that has a route with such a link. These
-  // links have new numbers from 0.
+  // In the members below, a "link" is a link that can be a bottleneck, or a source that has a route with such a link.
+  // These links have new numbers from 0.
   std::vector<double> capacities_;
   std::vector<std::vector<std::uint32_t>> routes_;
   std::vector<double> most_;
@@ -68,7 +68,7 @@ class Flows {
   std::vector<std::vector<std::uint32_t>> on_link_;
   // links on which a flow began or ended since the last settle()
   std::vector<std::uint32_t> touched_;
-  // routes without links that can be a bottleneck, on which a flow began since the last settle()
+  // routes that use none of these links, and on which a flow began since the last settle()
   std::vector<std::uint32_t> begun_;
   // for settle(): routes with rates that are solved together
   std::vector<std::uint32_t> set_;

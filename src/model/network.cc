@@ -16,9 +16,9 @@
 namespace tutti {
 namespace {
 
-// For the error message about an unknown name of a link: with how many names of uplinks this name is compared, and
-// how many names the message lists.
+// For the error message about an unknown name of a link: limit on the names of uplinks with which it is compared.
 constexpr std::uint64_t kMostNames = 4096;
+// For the same message: limit on the names that it lists.
 constexpr std::size_t kMostListed = 64;
 // Limit on the ranks of one machine, because a path is stored from the place of each rank to every node of the
 // machine's graph.
@@ -140,8 +140,8 @@ Result<Network::MachinePaths> Network::make_inside(const Graph& graph, const Dea
                       "one of its ways to a NIC alive",
                       rank, dead.machine, graph.nodes[places_[place_of_[rank]]].name));
     }
-    // `near` holds the nearest NICs, which are all equally near. Ranks use them round-robin, so count the ranks
-    // before this one to which the first of them is equally near.
+    // `near` holds the nearest NICs, which are all equally near. Ranks use them round-robin, so count the ranks before
+    // this one to which the first of them is as near as to this rank.
     std::uint32_t turn = 0;
     for (std::uint32_t other = 0; other < rank; ++other) {
       const std::vector<Path>& others = inside.paths[place_of_[other]];
@@ -345,9 +345,10 @@ Status Network::find_dead(const std::string& wanted, std::map<std::uint32_t, Dea
   return refusal(no_such_link(wanted, machine));
 }
 
-// Returns an error message with the most similar name. If no name is similar, the message lists the cables of this
-// machine and the uplinks, at most kMostListed, each in one direction. If there is no such machine, the message only
-// states this.
+// Returns an error message with the name that is most similar to `wanted`, of the links of this machine and of the
+// first uplinks (kMostNames). If no name is similar, the message lists the cables of this machine and the uplinks, at
+// most kMostListed, each in one direction. If there is no such machine, the message only states which machines there
+// are.
 std::string Network::no_such_link(const std::string& wanted, std::uint32_t machine) const {
   if (machine >= machines_) {
     return fmt::format("no link is called \"{}\": there are machines 0 to {}", wanted, machines_ - 1);
@@ -368,7 +369,7 @@ std::string Network::no_such_link(const std::string& wanted, std::uint32_t machi
                      machine, all == 0 ? " none" : ":" + list);
 }
 
-// Returns an error if two leaf switches are not connected through any spine switch.
+// Returns an error if there are two leaf switches that no spine switch connects.
 Status Network::check_spines() const {
   std::set<std::uint32_t> touched;
   for (const std::uint64_t link : dead_spine_links_) {

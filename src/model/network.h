@@ -50,7 +50,7 @@ class Network {
   // The slowest component on the route from one rank to another.
   Level level(std::uint32_t from, std::uint32_t to) const;
   // Bandwidth of the narrowest link of the route from one rank to another, in GB/s. 0 if the route has no links,
-  // because both ranks are at the same CPU.
+  // because both ranks are at the same CPU or are the same rank.
   double narrowest_gbytes_per_s(std::uint32_t from, std::uint32_t to) const;
 
   // The number of the NIC through which a rank sends to other machines: 0 .. ports()-1. Must not be called if there
@@ -61,8 +61,8 @@ class Network {
 
   // Number of directed links. They are numbered 0 .. links()-1.
   std::uint64_t links() const { return spine_links_ + 2 * std::uint64_t{leaves_} * fabric_.spines; }
-  // Stores the numbers of the links of the route in `links`, in the order from sender to receiver. `links` is empty
-  // if both ranks are at the same CPU.
+  // Stores the numbers of the links of the route in `links`, in the order from sender to receiver. `links` is then
+  // empty if both ranks are at the same CPU or are the same rank.
   void route(std::uint32_t from, std::uint32_t to, std::vector<std::uint64_t>& links) const;
   // Bandwidth of a link.
   double gbytes_per_s(std::uint64_t link) const;

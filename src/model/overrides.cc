@@ -48,7 +48,8 @@ std::string suggest(std::string_view word, const std::vector<std::string_view>& 
 }
 
 // Parses the text after "ranks" of a condition, such as "<=8", and narrows the range of the rule. Returns an error
-// message if it cannot, otherwise nothing. read_range() and read_chunk() do the same for other parts of a rule.
+// message if the text is invalid, otherwise nothing. read_range() and read_chunk() do the same for other parts of a
+// rule.
 std::optional<std::string> read_ranks(std::string_view text, Override& rule) {
   const bool at_most = text.starts_with("<=");
   const bool at_least = text.starts_with(">=");
@@ -85,8 +86,8 @@ std::optional<std::string> read_chunk(std::string_view text, std::uint64_t slot_
   return std::nullopt;
 }
 
-// Parses one rule into `rule`. The algorithm follows the last "=", because a condition such as "ranks<=8" also
-// contains one. Returns an error message, or nothing.
+// Parses one rule into `rule`. The algorithm follows the last "=", because a condition such as "ranks<=8" also contains
+// one. Returns an error message if the rule is invalid, otherwise nothing.
 std::optional<std::string> read_rule(std::string_view text, std::uint64_t slot_bytes, Override& rule) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos) return "has no \"= algorithm\" at its end";

@@ -1,10 +1,10 @@
-// Overrides: rules (TUTTI_TUNE) by which a user selects algorithms instead of the tuner, for example
-// "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree". Values; may be used from any thread.
+// Overrides: rules (TUTTI_TUNE) by which a user selects algorithms instead of the tuner and the rules of thumb, for
+// example "all_reduce:..64K:ranks<=8=one_shot; broadcast=tree". Values; may be used from any thread.
 //
 //   rule       collective [":" condition]... "=" algorithm ["/" chunk]        rules are separated by ";"
-//   chunk      the length of the longest message, in bytes, with K or M: a multiple of 4K, not longer than a slot. (In
-//              most plans each message carries one chunk, so this is also the longest chunk.)
-//   condition  "A..B", "A..", "..B": the bytes of one block, A and B included, with K, M, G or T
+//   chunk      the length of the longest message, in bytes or with K or M: a multiple of 4K, not longer than a slot.
+//              (In most plans each message carries one chunk, so this is also the longest chunk.)
+//   condition  "A..B", "A..", "..B": the bytes of one block, A and B included; numbers may have K, M, G or T
 //              "ranks<=N", "ranks>=N", "ranks=N": the number of ranks of the communicator
 //              several conditions must all be true; without a condition, a rule fits all calls of the collective
 //
@@ -26,14 +26,16 @@ namespace tutti {
 
 struct Override {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  // All four limits are included. The defaults do not exclude any call.
+  // The four limits are inclusive: a call whose size or number of ranks equals a limit fits. The defaults do not
+  // exclude any call.
   std::uint64_t min_bytes = 0;
   std::uint64_t max_bytes = UINT64_MAX;
   std::uint32_t min_ranks = 0;
   std::uint32_t max_ranks = UINT32_MAX;
   // one of algorithms_of(kind) after parse_overrides(), never kAuto
   Algorithm algorithm = Algorithm::kAuto;
-  // The length of the longest message in bytes. 0: the rule has no "/ chunk", so it is the length of a slot.
+  // The length of the longest message in bytes. 0: the rule has no "/ chunk", so the longest message is as long as a
+  // slot.
   std::uint32_t chunk_bytes = 0;
 
   // True if the conditions of the rule are true for a call. `bytes` is the length of one block.
@@ -49,8 +51,8 @@ inline constexpr std::size_t kMostOverrideBytes = 1024;
 inline constexpr std::size_t kMostOverrides = 64;
 
 // Returns the rules in their order; no rules for an empty text. Empty rules, as after a last ";", are skipped.
-// `slot_bytes` limits Override::chunk_bytes. Errors: kConfig, for a wrong rule with its number, its text, and mostly
-// the values that are allowed.
+// `slot_bytes` limits Override::chunk_bytes. Errors: kConfig if the text is too long, if there are too many rules, or
+// if a rule is wrong. The message about a wrong rule has its number, its text, and mostly the values that are allowed.
 Result<std::vector<Override>> parse_overrides(std::string_view text, std::uint64_t slot_bytes = kMostSlotBytes);
 
 }  // namespace tutti

@@ -27,11 +27,11 @@ void add_rdma(Parameters& p) {
   }
 }
 
-// Numbers that differ between generations of GPUs. Bandwidths are in GB/s, times in microseconds.
+// The numbers of one generation of GPUs. Bandwidths are in GB/s, times in microseconds.
 struct Generation {
   // Guessed. It lies between the base latencies in NCCL 2.30, graph/tuning.cc: 6.6 us (LL) and 14 us (LL128).
   double launch_us;
-  // of one GPU, all its NVLinks together, as far as rings reach it: the bus bandwidth of nccl-tests
+  // the bandwidth that rings reach with all NVLinks of one GPU together: the bus bandwidth of nccl-tests
   double nvlink_gbytes_per_s;
   // of one GPU: 24 on PCIe 4, 48 on PCIe 5, NVIDIA's published peak bus bandwidths
   double pcie_gbytes_per_s;
@@ -76,8 +76,8 @@ Parameters default_host_parameters(std::uint32_t cores) {
       .post_us = 0.1, .latency_us = 0.35, .gap_us = 0, .gbytes_per_s = 25, .channel_gbytes_per_s = 0};
   // A system call takes 1 us before it copies (docs/decisions/0012).
   p.attach_us = 1;
-  // For long calls, which run at the speed of the memory. docs/decisions/0012 states no bandwidth. Its all-gather of
-  // 1 MiB by 2 ranks, which takes 27 us, is faster than this value.
+  // This is for long calls, which run at the speed of the memory. docs/decisions/0012 states no bandwidth. Its
+  // all-gather of 1 MiB by 2 ranks, which takes 27 us, is faster than this value.
   p.attach_gbytes_per_s = 10;
   p.reduce_gbytes_per_s = 22;  // docs/results/2026-11-21-all-reduce.md, kernels, 64 MiB
   p.copy_gbytes_per_s = 14;    // docs/results/2026-11-21-all-reduce.md, too

@@ -35,7 +35,7 @@ inline constexpr std::size_t kLevels = 5;
 enum class Protocol : std::uint8_t {
   // through slots, with counters from which the receiver sees which slots are full; for long messages
   kSimple,
-  // On a GPU: a flag next to every 4 bytes. On the host: a mailbox, in which the payload is in the cache line of
+  // On a GPU: a flag next to every 4 bytes. On the host: a mailbox, in which a short payload is in the cache line of
   // the flag.
   kLl,
   // 120 bytes of payload and a flag of 8 bytes in each 128 bytes
@@ -51,8 +51,8 @@ inline constexpr std::size_t kProtocols = 4;
 struct MessageCost {
   // time of the sender's channel for one message, without the time for its bytes
   double post_us = 0;
-  // From the end of the sender's work until the receiver sees the message. If a NIC moves the bytes, the time for
-  // them is added.
+  // From the end of the sender's step until the receiver sees the message. If a NIC moves the bytes, the wait for the
+  // NIC and the time for the bytes come in addition.
   double latency_us = 0;
   // time of the sender's port (NIC) for one message, without the time for its bytes; only used on kNic and kSpine
   double gap_us = 0;
@@ -78,16 +78,17 @@ struct Measurement {
 };
 
 struct Parameters {
-  std::string name{};  // name of the machine or of the system
+  std::string name{};  // for people, for example "8 cores" or "gpu sm_90"
   // a text for people: who measured the parameters and how, or "defaults"
   std::string source{};
-  // hardware_hash() of the measured machine (model/calibration.h); empty if they are not of one specific machine
+  // hardware_hash() of the measured machine (model/calibration.h); empty if the parameters are not of one specific
+  // machine, and in the Tuning of a job, which is sent without it
   std::string hardware{};
 
   // indexed by level, then by protocol
   std::array<std::array<MessageCost, kProtocols>, kLevels> costs{};
 
-  // time per call: checking the arguments, launching a kernel, and waiting for the end
+  // time per call: checking the arguments, launching a kernel (on GPUs), and waiting for the end
   double launch_us = 0;
   // time per step of a plan, without its messages and its additions
   double step_us = 0;
@@ -97,21 +98,21 @@ struct Parameters {
   // Speed at which one rank copies between its own buffers. 0: copying takes no time.
   double copy_gbytes_per_s = 0;
   // Cross-memory attach: a rank copies to or from another process's memory by a system call such as
-  // process_vm_readv. attach_us is the time per system call without the bytes. A bandwidth of 0 means that the
-  // ranks cannot do this.
+  // process_vm_readv. This is the time per system call without the bytes.
   double attach_us = 0;
+  // The bandwidth of cross-memory attach. 0: the ranks cannot do this.
   double attach_gbytes_per_s = 0;
-  // All-reduce by the switch of a machine (NVLink SHARP, called NVLS in NCCL), see model/in_switch.h: takes the
-  // latency, plus the bytes of the call divided by the bandwidth. A bandwidth of 0 means that the machine has no
-  // such switch.
+  // All-reduce by the switch of a machine (NVLink SHARP, called NVLS in NCCL), see model/in_switch.h: the bytes of the
+  // call divided by this are the time inside the machine, without the latency. 0: the machine has no such switch.
   double switch_gbytes_per_s = 0;
+  // the latency of such an all-reduce
   double switch_latency_us = 0;
 
   // how many ranks of one machine can run at the same time; 0: all of them
   std::uint32_t cores = 0;
   // time to switch a core from one rank to another; only used if a machine has more ranks than cores
   double handover_us = 0;
-  // longest message of a connection; a call with longer chunks is divided into tiles
+  // longest message of a connection, in bytes; a call with longer chunks is divided into tiles
   std::uint64_t slot_bytes = 512 * 1024;
   // number of messages that a connection can hold
   std::uint32_t slots = 4;
@@ -132,7 +133,7 @@ struct Parameters {
   bool operator==(const Parameters&) const = default;
 };
 
-// Whether there is any cost of messages. A file of choices only has none.
+// Whether the parameters have any cost of messages. Those of a file that contains only choices have none.
 bool has_costs(const Parameters& parameters);
 
 // True if the sender's channel moves the bytes of messages on this level itself, and is busy meanwhile. False if a
@@ -147,20 +148,21 @@ inline constexpr std::size_t kMostParameterBytes = 256 * 1024;
 inline constexpr std::size_t kMostMeasurements = 1024;
 inline constexpr std::size_t kMostRankChoices = 4;
 // Read Parameters from JSON: from a text, or from a file. The names of the fields contain the units
-// (docs/parameters-json.md). Fields that are absent keep the values of a default-constructed Parameters. Errors:
-// kInvalidArgument, usually with the line and column, or with the field; load_parameters() also kSystem if the file
-// cannot be read or is not a regular file.
+// (docs/parameters-json.md). Optional fields that are absent keep the values of a default-constructed Parameters.
+// Errors: kInvalidArgument, usually with the line and column, or with the field; load_parameters() also kSystem if the
+// file cannot be read or is not a regular file.
 Result<Parameters> parse_parameters(std::string_view json);
 Result<Parameters> load_parameters(const std::string& path);
 // Writes Parameters as JSON. The text ends with a newline. parse_parameters() of the text returns an equal value, if
 // all values are in the ranges that it accepts.
 std::string to_json(const Parameters& parameters);
 
-// Documented defaults; the .cc file gives the source of most numbers. The first function is for a machine without GPUs,
-// with this number of cores (0: not limited). Its network is TCP at about 25 Gbit/s. The second function is for GPUs of
-// this compute capability, which must be greater than 0: below 90 the values are those of an A100, from 90 on those of
-// an H100, from 100 on those of a B200. Its network is RDMA with 8 NICs of 400 Gbit/s.
+// Documented defaults for a machine without GPUs, with this number of cores (0: not limited). Its network is TCP at
+// about 25 Gbit/s. parameters.cc gives the source of most numbers.
 Parameters default_host_parameters(std::uint32_t cores);
+// Documented defaults for a machine with GPUs of this compute capability (90 is sm_90), which must be greater than 0:
+// below 90 the values are those of an A100, from 90 on those of an H100, from 100 on those of a B200. Its network is
+// RDMA with 8 NICs of 400 Gbit/s.
 Parameters default_gpu_parameters(std::int32_t capability);
 
 std::string_view to_string(Level level);        // "memory", "nvlink", "pcie", "nic", "spine"

@@ -30,7 +30,7 @@ constexpr std::size_t kMostTextBytes = 512;
 constexpr std::size_t kShownBytes = 24;
 // largest time; 1000 s
 constexpr double kMostUs = 1e9;
-// 1 KB per second. A smaller bandwidth, except 0, is an error, because the predicted times would overflow.
+// 1 KB per second. A smaller bandwidth, except 0, is an error, because the predicted times could overflow.
 constexpr double kLeastGbytesPerS = 1e-6;
 constexpr double kMostGbytesPerS = 1e6;
 
@@ -45,7 +45,7 @@ struct Field {
   double least = 0;
   // kNumber and kWhole: largest value; kArray: largest number of elements
   double most = 0;
-  // 0 is allowed, too, even if `least` is greater
+  // true: 0 is allowed, too, even if `least` is greater
   bool or_zero = false;
   std::function<void(double)> number{};
   std::function<void(const std::string&)> text{};
@@ -383,7 +383,7 @@ Result<Parameters> parse_parameters(std::string_view json) {
 }
 
 Result<Parameters> load_parameters(const std::string& path) {
-  // Opening or reading a named pipe would block, so only regular files are read.
+  // Opening or reading a named pipe could block, so only regular files are read.
   const FileType type = file_type(path);
   if (type != FileType::kNone && type != FileType::kRegular) {
     return Error{ErrorCode::kSystem, ErrorScope::kCall, -1, fmt::format("{}: is no regular file", path)};

@@ -1,10 +1,11 @@
 // PortQueue: the messages that wait to leave through one port (a NIC), in the model kFlows, in which messages share
 // links. Internal to this folder: the event engine uses it. Used by one thread.
 //
-// A port sends its oldest message as fast as possible. If that message is slowed down by a bottleneck further on
-// its route, for example because several senders send to one receiver, the port has bandwidth left. Then the port
-// also sends the oldest message of another connection. NICs do the same when they serve their queue pairs in turn,
-// and kernels when they serve their sockets. Messages of one connection stay in order.
+// A port sends its oldest message as fast as possible. If that message is slowed down by a bottleneck further on its
+// route, for example because several senders send to one receiver, the port has bandwidth left. Then the port also
+// sends the oldest message of another connection (unless SimulateOptions::ports_in_order is true). NICs do the same
+// when they serve their queue pairs in turn, and kernels when they serve their sockets. Messages of one connection stay
+// in order.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +33,9 @@ class PortQueue {
 
   // Adds a message of a FIFO (a connection of one sending rank, see EventRun) at the end of the queue.
   void push(std::uint32_t fifo) { fifos_.push_back(fifo); }
-  // The port sends nothing, and no gap after a message is open.
+  // True if the port sends nothing, and no gap after a message is open.
   bool is_idle() const { return flows + pauses == 0; }
-  // The port sends messages, but they do not use its whole bandwidth, because bottlenecks slow them down.
+  // True if the port sends messages, but they do not use its whole bandwidth, because bottlenecks slow them down.
   bool has_room() const { return flows > 0 && rate < most * kFull; }
 
   // Removes the oldest message of the queue and returns its FIFO. Skips messages of FIFOs for which under_way(fifo)
@@ -58,8 +59,8 @@ class PortQueue {
   static constexpr double kFull = 1 - 1e-9;
 
   static std::ptrdiff_t at(std::size_t index) { return static_cast<std::ptrdiff_t>(index); }
-  // Removes the first `served` entries from the vector; they were taken already. Does so only when they are about half
-  // of all entries, or all of them, because moving the rest takes time.
+  // Removes the first `served` entries from the vector; they were taken already. Does so only when they are more than
+  // about half of all entries, or all of them, because moving the rest takes time.
   void forget(std::size_t served) {
     if (served * 2 <= fifos_.size() + 64 && served < fifos_.size()) return;
     fifos_.erase(fifos_.begin(), fifos_.begin() + at(served));

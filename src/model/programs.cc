@@ -38,8 +38,8 @@ class Writer {
     for (std::uint32_t rank = 0; rank < out_.classes; ++rank) {
       const RankPlan plan = generator_.build(generator_.shape, rank);
       out_.first_thread.push_back(static_cast<std::uint32_t>(out_.threads.size()));
-      // The plan of rank 0 gives a good estimate of the number of steps of all classes. So a plan that is too large
-      // is rejected immediately, and not after minutes of building plans.
+      // The plan of rank 0 gives a good estimate of the number of steps of all classes. So a plan that is too large is
+      // usually rejected immediately, and not after minutes of building plans.
       std::uint64_t steps = 0;
       for (const Channel& channel : plan.channels) steps += channel.steps.size();
       if (out_.steps.size() + steps > kMostProgramSteps || steps * out_.classes > 4 * kMostProgramSteps) {

@@ -1,6 +1,6 @@
 // Programs: a plan in the form that the simulator uses. It contains the programs of the ranks (only one program for
-// several ranks if theirs are alike), as flat arrays, and the connections between them. A value that is built once
-// for each plan, and may be read by any thread.
+// several ranks if theirs are alike), as flat arrays, and the connections between them. A value; may be read by any
+// thread.
 //
 // Ranks r and r + P' run the same program, with P' added to the peers (rotation_period() computes P'). So there are
 // P' classes: rank r belongs to class r mod P', and its place in the class is r / P' (rounded down). A thread is a
@@ -117,12 +117,12 @@ struct Programs {
   }
 };
 
-// Builds the plans of the first rank of each class, and converts them. `check_first` may be empty. Otherwise it is
-// called with the plan of rank 0 before the plans of the other ranks are built, because these may take seconds and
-// gigabytes. If it returns an error, make_programs() returns that error. Errors: kUnsupported if there are more
-// than kMostPrograms classes, or if they have, or probably have, too many steps (kMostProgramSteps); kInvalidPlan
-// if a connection has no receiver or no sender.
+// make_programs() calls this with the plan of rank 0 before it builds the plans of the other ranks, because these may
+// take seconds and gigabytes. If this returns an error, make_programs() returns that error.
 using CheckFirstRank = std::function<Status(const RankPlan& first, std::uint32_t classes)>;
+// Builds the plans of the first rank of each class, and converts them. `check_first` may be empty. Errors: kUnsupported
+// if there are more than kMostPrograms classes, or if they have, or probably have, too many steps (kMostProgramSteps);
+// kInvalidPlan if a connection has no receiver or no sender; that of check_first().
 Result<Programs> make_programs(const Generator& generator, const CheckFirstRank& check_first = {});
 
 }  // namespace tutti

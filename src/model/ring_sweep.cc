@@ -55,8 +55,9 @@ struct Row {
   const double* credit;
   // duration of this step
   const double* times;
-  // MessageTimes of the sent message
+  // MessageTimes::transfer of the sent message
   const double* transfer;
+  // MessageTimes::hold of the sent message
   const double* hold;
   // MessageTimes::latency of the received message
   const double* in_latency;
@@ -149,7 +150,7 @@ class RingSweep final : public TileRunner {
   const Costs& costs_;
   const std::size_t slots_;
   const std::size_t places_;
-  const std::size_t stride_;  // distance from one array to the next, in numbers
+  const std::size_t stride_;  // distance from one array to the next, in doubles
   // three arrays, indexed by place: transfer, hold and latency of a message
   std::vector<double> costs_of_message_;
   // one array, indexed by place, for each class of steps of equal duration

@@ -9,8 +9,8 @@ namespace tutti {
 namespace {
 
 // Returns the number of ranks of each machine, which is the number of all ranks if there is one machine. Returns 0 if
-// the machines have different numbers of ranks, if the ranks of a machine are not consecutive, or if the numbers of the
-// machines do not ascend from rank to rank.
+// the machines have different numbers of ranks, if the ranks of a machine are not consecutive, or if the number of the
+// machine decreases from one rank to the next.
 std::uint32_t ranks_of_equal_machines(const Collective& collective) {
   if (collective.nodes.empty()) return collective.ranks;
   std::uint32_t size = 0;

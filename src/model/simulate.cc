@@ -167,10 +167,10 @@ Result<SimulationModel> choose(const Programs& programs, std::uint64_t tiles, co
   return SimulationModel::kSweep;
 }
 
-// If the sweep will be used and, judging by the plan of rank 0, will fail for lack of memory, returns its error. Only
-// the plan of rank 0 is needed for that, so the plans of the other ranks are not built in vain. Only for hierarchical
-// plans on machines of equal size, because their ranks have programs of similar length. For other plans, rank 0's
-// program may be the longest, so the size is checked later.
+// If the sweep will be used, and will need too much memory (check_size()), judging by the plan of rank 0, returns its
+// error. Only the plan of rank 0 is needed for that, so the plans of the other ranks are not built in vain. Does so
+// only for hierarchical plans on machines of equal size, because their ranks have programs of similar length. For other
+// plans, rank 0's program may be the longest, so the size is checked later.
 Status look_ahead(const RankPlan& first, std::uint32_t classes, const Generator& generator, const Network& network,
                   const Parameters& parameters, const SimulateOptions& options, const CostOptions& costs,
                   std::uint64_t tiles) {

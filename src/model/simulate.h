@@ -34,8 +34,8 @@ enum class SimulationModel : std::uint8_t {
   // count_on_links() (model/link_loads.h) returns counts. Otherwise kEvents for at most kMostEvents steps. Otherwise
   // kSweep, or the error kUnsupported if an option needs events (jitter, dead ranks, traces).
   kAuto,
-  // The other values select the model of that name. kEvents and kFlows accept 10 times as many steps and messages
-  // as kAuto does.
+  // The other values select the model of that name. kEvents accepts 10 times as many steps, and kFlows 10 times as many
+  // messages, as kAuto allows for them.
   kSweep,
   kEvents,
   kFlows,
@@ -43,8 +43,8 @@ enum class SimulationModel : std::uint8_t {
 
 struct Straggler {
   std::uint32_t rank = 0;
-  // All work of this rank, including its sends, takes this many times as long: 1 to 10^6. If a rank is listed
-  // several times, the largest factor counts.
+  // All work of this rank, including its sends but not their latency, takes this many times as long: 1 to 10^6. If a
+  // rank is listed several times, the largest factor counts.
   double factor = 1;
 };
 
@@ -55,7 +55,7 @@ struct SimulateOptions {
   std::uint32_t channels = 0;
   std::vector<Straggler> stragglers{};
   // The links that carry nothing, each by its name as Network::name() returns it. Messages use other routes; if there
-  // are none, simulate() returns an error.
+  // is no other route, simulate() returns an error.
   std::vector<std::string> dead_links{};
   // These ranks run no step. Only for kEvents and kFlows.
   std::vector<std::uint32_t> dead_ranks{};
@@ -68,7 +68,8 @@ struct SimulateOptions {
   // Only for kFlows. If true, a port sends one message at a time: it waits even if a bottleneck further on the route
   // slows the message down (see PortQueue).
   bool ports_in_order = false;
-  // The steps of ranks below this number are recorded in SimulateResult::trace. Only for kEvents and kFlows.
+  // The steps of ranks below this number are recorded in SimulateResult::trace (at most kMostTraced steps). Only for
+  // kEvents and kFlows.
   std::uint32_t traced_ranks = 0;
   // Called now and then with the completed part of the simulation, 0 .. 1. May be empty.
   std::function<void(double part)> progress{};
@@ -100,7 +101,7 @@ struct TracedStep {
 };
 
 struct SimulateResult {
-  // from the start of the call until the last rank has finished, including Parameters::launch_us
+  // from the start of the call until the last rank that is not dead has finished, including Parameters::launch_us
   double time_us = 0;
   SimulationModel model = SimulationModel::kSweep;  // the model that was used, never kAuto
   // number of messages of the call, of all ranks, tiles and copies
@@ -116,9 +117,9 @@ struct SimulateResult {
   std::vector<TracedStep> trace{};
 };
 
-// A lower bound for the time of the call that also considers links: the time that the busiest link needs for its
-// bytes, if that is longer than time_us, otherwise time_us. The busiest link can need longer than time_us with kSweep
-// and kEvents, because their messages do not share links.
+// A time of the call that also considers links: the time that the busiest link needs for its bytes, if that is longer
+// than time_us, otherwise time_us. The busiest link can need longer than time_us with kSweep and kEvents, because their
+// messages do not share links.
 inline double time_by_links_us(const SimulateResult& result) {
   const double most = result.busiest.empty() ? 0 : result.busiest.front().utilisation;
   return most > 1 ? most * result.time_us : result.time_us;
@@ -129,17 +130,17 @@ inline double time_by_links_us(const SimulateResult& result) {
 inline constexpr std::uint64_t kMostFlows = 200'000;
 inline constexpr std::uint64_t kMostEvents = 10'000'000;
 inline constexpr std::size_t kMostBusiest = 10;
-// number of steps in a trace; later ones are not recorded
+// largest number of steps in a trace; later ones are not recorded
 inline constexpr std::size_t kMostTraced = 1'000'000;
 
 // Simulates one call. `bytes` is the length of one block of the call's buffers (plan/collective.h), like
 // Lengths::count but in bytes. For example, a block is the whole message of an all_reduce, or one rank's share of
 // an all_gather.
 //
-// Errors: kInvalidArgument for options that do not fit the network, the parameters or the requested model;
-// kPeerLost, with rank and step, if other ranks wait for a dead rank; kUnsupported, with a suggestion, if the plan
-// is too large for the requested model, or if kFlows is requested for a network without links; kInvalidPlan if the plan
-// does not run to its end.
+// Errors: kInvalidArgument if the plan, the options or the parameters do not fit each other, the network or the
+// requested model; kPeerLost, with rank and step, if other ranks wait for a dead rank; kUnsupported, with a suggestion,
+// if the plan is too large for the requested model, or if kFlows is requested for a network without links; kInvalidPlan
+// if the plan does not run to its end.
 Result<SimulateResult> simulate(const Generator& generator, std::uint64_t bytes, const Network& network,
                                 const Parameters& parameters, const SimulateOptions& options);
 

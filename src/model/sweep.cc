@@ -84,8 +84,9 @@ class Sweep final : public TileRunner {
   std::vector<std::uint8_t> queued_;  // indexed by thread: 1 if it is in ready_
   // threads that may be able to run their next step; each thread at most once
   std::vector<std::uint32_t> ready_;
-  // indexed by connection: number of messages sent in this tile, and received in this tile
+  // indexed by connection: number of messages sent in this tile
   std::vector<std::uint64_t> sent_;
+  // indexed by connection: number of messages received in this tile
   std::vector<std::uint64_t> received_;
   // indexed by mark: the threads that wait for it in their next step
   std::vector<std::vector<std::uint32_t>> waiting_;
@@ -98,7 +99,7 @@ class Sweep final : public TileRunner {
   std::vector<double> state_;
   // indices in state_ of the first port, credit and mark
   std::size_t ports_at_ = 0, credits_at_ = 0, marks_at_ = 0;
-  // number of steps of all threads that have run in this tile
+  // number of steps that all threads together have run in this tile
   std::uint64_t steps_run_ = 0;
 };
 
@@ -232,7 +233,7 @@ Status Sweep::run_tile(const Progress& progress) {
 constexpr std::size_t kMostLag = 4;
 // a period is only used if it was found this many times in succession
 constexpr std::uint64_t kRepeats = 2;
-// tolerance for rounding, as a fraction of the simulated time so far
+// tolerance for rounding, as a fraction of the simulated time so far (taken as at least 1 us)
 constexpr double kTolerance = 1e-10;
 
 // Returns by how much the times of `now` are later than those of `before`, if that is the same for all, up to

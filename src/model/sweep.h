@@ -4,11 +4,12 @@
 // programs, in any order that respects the dependencies, computes all times. Internal to this folder: simulate()
 // runs it. Used by one thread.
 //
-// The sweep runs tile by tile. The times that one tile passes to the next are in `state()`: when channels and ports
-// are free, when credits are back, and when marked steps ended. Assume that all of these times are later by the
-// same amount than they were one tile (or a few tiles) before. Then this will also hold for all further tiles,
-// because a max-plus system ends in such a periodic regime. So the remaining tiles can be skipped: the amount is
-// added once for each of them.
+// The sweep runs tile by tile. The times that one tile passes to the next are in `state()`: when channels and ports are
+// free, when credits are back, and when marked steps ended. Assume that all of these times are later by the same amount
+// than they were one tile (or a few tiles) before. Then this will also hold for all further tiles of the same length,
+// because a tile depends only on these times, and an amount by which all of them are later makes all of its results
+// later by this amount. So the remaining tiles can be skipped: the amount is added once for each of them. (A max-plus
+// system ends in such a periodic regime.)
 #pragma once
 
 #include <cstdint>
@@ -54,11 +55,11 @@ struct SweepSize {
 // Errors: kUnsupported if a sweep of this size would store more than kMostTimes times.
 Status check_size(const SweepSize& size, std::uint32_t slots);
 
-// Creates a sweep for rings: plans in which all ranks run one program, with one channel that receives from one
-// neighbour and sends to the other, and in which each message carries one chunk. It gives the same times as
-// make_sweep() but is faster, because it works in blocks of ranks and steps that stay in the processor's cache. Returns
-// null if the plan is not a ring, if connections have fewer than 2 slots, or if costs.places() is below kLeastPlaces
-// (ring_sweep.cc), so that make_sweep() is fast enough.
+// Creates a sweep for rings: plans in which all ranks run one program, with one channel that receives from the rank
+// before and sends to the next rank, one message of one chunk in each step (but the first step only sends, and the last
+// one only receives). It gives the same times as make_sweep() but is faster, because it works in blocks of ranks and
+// steps that stay in the processor's cache. Returns null if the plan is not such a ring, if connections have fewer than
+// 2 slots, or if costs.places() is below kLeastPlaces (ring_sweep.cc), so that make_sweep() is fast enough.
 std::unique_ptr<TileRunner> make_ring_sweep(const Programs& programs, const Costs& costs, std::uint32_t slots);
 
 // The tiles of one copy of the plan. A length of a chunk is an average, so it need not be a whole number.

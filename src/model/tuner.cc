@@ -104,10 +104,10 @@ double Tuner::crowd() const {
 }
 
 // The work of a rank is the time in which its thread runs steps: the fixed time of each step, adding and copying, and
-// writing messages (over sockets also reading them), but no waiting. On the host one thread runs all channels of a
-// rank in turn, so a call takes at least as long as the work of the rank with the most work. The cores of a machine
-// share the work of all its ranks, so a call also takes at least the sum of their work divided by the number of cores.
-// work_us() returns the longest of these times.
+// writing messages (also reading them, if any ranks communicate over sockets), but no waiting. On the host one thread
+// runs all channels of a rank in turn, so a call takes at least as long as the work of the rank with the most work. The
+// cores of a machine share the work of all its ranks, so a call also takes at least the sum of their work divided by
+// the number of cores, if that is limited. work_us() returns the longest of these times.
 //
 // by_messages() needs this bound, because the simulation can be shorter: it assumes that the channels of a rank run in
 // parallel, like thread blocks of a GPU.

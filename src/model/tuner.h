@@ -23,10 +23,10 @@ namespace tutti {
 enum class ExecutionMethod : std::uint8_t {
   // runs the plan of the algorithm, step by step, with messages
   kByMessages,
-  // Without the plan: every rank writes its value to its mailbox in shared memory, and reads the values that it
-  // needs from the mailboxes of the others (decision 0010). Predicted time: mainly the latency of one cache line, and
-  // the time to read the values. These are the values of all other ranks if the call reduces, or if every rank gets all
-  // values; otherwise one value.
+  // Without the plan: each rank writes its value (if it has one) to its mailbox in shared memory, and reads the values
+  // that it needs from the mailboxes of the others (decision 0010). Predicted time: mainly the latency of one cache
+  // line, and the time to read the values. These are the values of all other ranks if the call reduces, or if every
+  // rank gets all values; otherwise one value.
   kByMailbox,
   // Without the plan: each rank does a share of the work by loads and stores in the memory of the other ranks
   // (decision 0012). Predicted time: two synchronizations of all ranks, and the time to load and store the bytes.
@@ -79,8 +79,8 @@ inline constexpr std::uint64_t kLeastChunkBytes = 4096;
 
 class Tuner {
  public:
-  // Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have
-  // different numbers of ranks, or if ranks are not numbered machine by machine; those of Network::create().
+  // Errors: kUnsupported if there are more than kMostTunedRanks ranks, if the machines have different numbers of ranks,
+  // or if ranks are not numbered machine by machine; those of Network::create().
   static Result<Tuner> create(const TunerOptions& options);
 
   // `bytes` is the length of one block of the call. Errors: those of find_generator() and simulate(); kUnsupported
@@ -96,13 +96,13 @@ class Tuner {
  private:
   Tuner(Parameters parameters, Network network, bool with_sockets)
       : parameters_(std::move(parameters)), network_(std::move(network)), with_sockets_(with_sockets) {}
-  // number of ranks of one machine for each of its cores, at least 1; 1 if the number of cores is unlimited
+  // number of ranks per core of a machine, but at least 1; 1 if the number of cores is unlimited
   double crowd() const;
-  // by_messages() predicts the time of a call whose method is kByMessages. work_us() returns a lower bound of that time
-  // in microseconds: the work of the busiest rank, or that of all ranks of a machine for each of its cores. `bytes` is
-  // the length of one block. `parameters` are those of the tuner, except that slot_bytes is the length of the longest
-  // message.
+  // Predicts the time of a call whose method is kByMessages, in microseconds. `bytes` is the length of one block.
+  // `parameters` are those of the tuner, except that slot_bytes is the length of the longest message.
   Result<double> by_messages(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
+  // With the same arguments, returns a lower bound of that time without launch_us, in microseconds: the work of the
+  // busiest rank, or that of all ranks of a machine divided by its number of cores, if that is longer.
   double work_us(const Generator& generator, std::uint64_t bytes, const Parameters& parameters) const;
   // Predicts the methods other than kByMessages.
   double without_messages(const Collective& collective, std::uint64_t bytes, ExecutionMethod way) const;

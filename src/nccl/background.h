@@ -2,8 +2,8 @@
 // interface joins them.
 //
 // If the process exits while some background threads run, an exit handler aborts their communicators and then waits for
-// the threads, for at most kExitWait (background.cc). Without this wait, the threads could use objects that are
-// destroyed during exit. All functions may be called from any thread.
+// the threads, for at most kExitWait (background.cc; abort_all() there names the exceptions). Without this wait, the
+// threads could use objects that are destroyed during exit. All functions may be called from any thread.
 #pragma once
 
 #include <functional>

@@ -7,12 +7,13 @@
 // it has ended. (A forked child leaks the Comms of its parent process instead.)
 //
 // Jobs: an operation on a whole communicator that may wait for other ranks (set-up, split, shrink, finalize, ...) is a
-// job. Collectives, transfers and one-sided calls are not jobs. A job of a blocking communicator runs before the
-// function, or ncclGroupEnd(), returns, in the caller's thread. If a group has several such jobs, those without a
-// common communicator run at the same time, in several threads. A job of a nonblocking communicator runs in a
-// background thread, and the caller uses ncclCommGetAsyncError() to find out when the job has ended. A communicator
-// runs one job at a time. While its job runs, the communicator refuses the calls for which it must be ready
-// (find_ready()).
+// job, except the set-up by ncclCommInitAll(). Collectives, transfers and one-sided calls are not jobs. A job of a
+// blocking communicator runs before the function, or ncclGroupEnd(), returns, in the caller's thread. If a group has
+// several such jobs, those without a common communicator run at the same time, in several threads. A job of a
+// nonblocking communicator runs in a background thread, and the caller uses ncclCommGetAsyncError() to find out when
+// the job has ended. A communicator runs one job at a time, except that ncclCommShrink() with NCCL_SHRINK_ABORT does
+// not wait for the end of the job that it has aborted. While its job runs, the communicator refuses the calls for which
+// it must be ready (find_ready()).
 //
 // Threads: all functions may be called from any thread. `mutex` protects the members that change. After set-up, `rank`,
 // `ranks` and `communicator` no longer change, and are also read without the mutex.
@@ -107,8 +108,8 @@ class Comm {
   std::unique_ptr<Communicator> communicator;
   std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
   // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), of
-  // a nonblocking communicator's job, or of a call whose error has a wider scope than the call (ErrorScope).
-  // ncclCommRevoke() removes it.
+  // a nonblocking communicator's job, or of a collective, send or receive whose error has a wider scope than the call
+  // (ErrorScope). ncclCommRevoke() removes it.
   std::optional<AsyncError> async_error;
   int jobs_running = 0;  // jobs given to run_jobs() with this Comm as Job::comm or Job::parent that have not ended
   bool aborted = false;  // abort() was called
@@ -137,8 +138,8 @@ class Comm {
   // Aborts the operations of the communicator and of its windows. If set-up is in progress, stops it instead; a split
   // or shrink is not stopped, but take() aborts its communicator.
   void abort();
-  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`. Does not wait for
-  // calls in progress, because the progress threads carry them out.
+  // The result for ncclCommGetAsyncError(). Also removes the calls that have ended from `pending`. Neither waits for
+  // calls in progress nor takes part in them, because the progress threads carry them out.
   ncclResult_t state();
 
  private:

@@ -12,8 +12,9 @@ namespace tutti::nccl {
 
 class Block;  // an allocation of ncclMemAlloc()
 
-// The registration of a buffer with a communicator. If ncclMemAlloc() allocated the buffer, the memory stays allocated
-// until the last Registration with this `block` is destroyed, even if the program calls ncclMemFree() before.
+// The registration of a buffer with a communicator. If `block` is set, the buffer is memory of ncclMemAlloc(), and it
+// stays allocated at least until the last Registration with this `block` is destroyed, even if the program calls
+// ncclMemFree() before.
 struct Registration {
   std::shared_ptr<Block> block{};  // null: not memory of ncclMemAlloc(), or device memory of ncclCommRegister()
   // Empty: the buffer is used without registration. Declared after `block`, so that the registration is released before
@@ -31,8 +32,8 @@ Status write_memory(void* to, const void* from, std::size_t bytes);
 // Registers memory if other ranks can then access it directly. This is the case for device memory if GPUs execute the
 // calls (registration is then collective), and for host memory that begins at a page of an allocation of
 // ncclMemAlloc(). In all other cases the buffer is used without registration: the result's `memory` is empty. The same
-// holds if registration returns kUnsupported, for example because the limit of registrations is reached, or if the host
-// memory is already registered. Other errors are returned.
+// holds if registration returns kUnsupported, for example because the limit of registrations is reached, or if it
+// returns kInvalidArgument for host memory, for example because that is registered already. Other errors are returned.
 Result<Registration> register_if_useful(Communicator& communicator, void* data, std::size_t bytes);
 
 }  // namespace tutti::nccl

@@ -27,7 +27,8 @@ constexpr std::chrono::microseconds kLongestPause{1000};
 // check_target() does not check a target again for this long after a check without an error, because a check can be a
 // system call.
 constexpr std::chrono::milliseconds kBetweenChecks{100};
-// How long check_target() waits at most for a certain answer. After this time the target counts as alive.
+// How long check_target() waits at most until it is certain whether the target is alive. After this time the target
+// counts as alive.
 constexpr std::chrono::seconds kLongestCheck{1};
 
 Error invalid(std::string message) { return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)}; }

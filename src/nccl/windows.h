@@ -57,10 +57,12 @@ struct Signal {
 
 class Windows {
  public:
-  // Limits for the puts of one rank that are in flight. A larger put is allowed, but only while no other is in flight.
-  // A payload inside the header does not count while its put is in flight, but it counts when the put is to start.
+  // Limit for the bytes of one rank's puts that are in flight. A put with more bytes is allowed, but only while no
+  // other is in flight. A payload inside the header does not count while its put is in flight, but it counts when the
+  // put is to start.
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  // Limited, because each operation in flight on the channel makes the progress of the others slower.
+  // Limit for the number of one rank's puts that are in flight. They are limited because each operation in flight on
+  // the channel makes the progress of the others slower.
   static constexpr std::size_t kMostPuts = 1024;
 
   explicit Windows(std::int32_t rank) : rank_(rank) {}
@@ -83,7 +85,7 @@ class Windows {
   // in the window of rank to.peer, and then signals that rank. With a null window and 0 bytes it only signals. Errors:
   // kInvalidArgument (unknown window, or the range is not inside that window); kPeerLost if check_target() finds that
   // the process of the target has ended (not every put checks this); the error of an earlier put that failed after it
-  // had returned; those of read_in_stream() (streams.h), and of messages on the channel.
+  // had returned; those of read_in_stream() (streams.h), of write_memory() (memory.h), and of messages on the channel.
   Status put(const Signal& to, ncclWindow_t window, std::uint64_t offset, const void* data, std::size_t bytes,
              void* stream);
   // Waits until `count` signals `from` (this peer, index and context) have arrived that no earlier wait() has consumed,
@@ -113,7 +115,7 @@ class Windows {
   static_assert(sizeof(Header) == 256);
   struct Put {
     std::unique_ptr<Header> header;  // on the heap, so that its address is stable while it is sent
-    std::vector<std::byte> payload;  // empty if the payload is in the header
+    std::vector<std::byte> payload;  // empty if the payload is in the header, or has no bytes
     Work work;
   };
   // Returns channel_; null before the first add().

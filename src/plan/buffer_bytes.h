@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// The length of the longer one of a rank's input and output, in bytes. `block_bytes`: the length of a block. For
-// example, in a gather it is the length of all blocks at the root, and of one block elsewhere.
+// Returns the length of the longer one of a rank's input and output, in bytes. `block_bytes`: the length of a block.
+// For example, in a gather the result is the length of all blocks at the root, and of one block elsewhere.
 inline std::uint64_t longer_buffer_bytes(const Collective& collective, std::uint32_t rank, std::uint64_t block_bytes) {
   return block_bytes * std::max(input_blocks(collective, rank).count, output_blocks(collective, rank).count);
 }

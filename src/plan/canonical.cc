@@ -70,7 +70,8 @@ void add(Hash& hash, const Channel& channel) {
     hash.add(step.sink);
     hash.add((std::uint64_t{step.receive_count} << 40) | (std::uint64_t{step.send_count} << 24) |
              (std::uint64_t{step.source_position} << 8) | step.completes);
-    // Added only if there is a run, so that all other plans have the digests that they had before runs were introduced.
+    // Added only for a step with a run of several chunks, so that plans without such steps have the digests that they
+    // had before runs were introduced.
     if (step.run != 1) hash.add(step.run);
   }
   hash.add(channel.ports.size());

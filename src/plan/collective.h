@@ -65,7 +65,7 @@ std::uint32_t output_chunks(const PlanShape& shape, std::uint32_t rank);
 std::uint32_t space_chunks(const PlanShape& shape, std::uint32_t rank, Space space);
 // Returns chunk i, counted from 0, of the run that begins with chunk `first` (Step::run). `chunks` is the number of
 // chunks of the buffer. After the last one, the run goes on with chunk 0. For example, the run of 3 chunks from chunk 2
-// of 4 on has the chunks 2, 3 and 0. first.chunk < chunks and i < chunks.
+// of 4 on has the chunks 2, 3 and 0. Requires first.chunk < chunks and i < chunks.
 inline Slice chunk_of_run(const Slice& first, std::uint32_t i, std::uint32_t chunks) {
   const std::uint32_t left = chunks - first.chunk;
   return {.space = first.space, .chunk = i < left ? first.chunk + i : i - left};

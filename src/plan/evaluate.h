@@ -7,7 +7,7 @@
 //   bool receive_ready(port)            true if the next message on this port has arrived
 //   bool send_ready(port)               true if this port has a credit, so that a message can be sent on it
 //   bool reached(channel, step, tile)   true if this step of another channel of the same rank has run in this tile
-//   void apply(channel, step, tile)     runs the step; called only when all of its ports are ready
+//   void apply(channel, step, tile)     runs the step; called only when its ports are ready and its waits are over
 // Channels are sequential programs that communicate through bounded FIFOs, each with one sender and one receiver.
 // So a plan is a Kahn process network (Kahn 1974): the caller may advance the channels in any order, and this
 // order changes neither a value nor whether the plan deadlocks.

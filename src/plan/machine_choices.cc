@@ -16,7 +16,7 @@ MachineChoices default_choices(std::uint32_t ranks, std::uint32_t cores) {
 
 namespace {
 
-// Whether ranks share cores.
+// Whether there are more ranks than cores, so that ranks share cores. False if the number of cores is unknown (0).
 bool is_crowded(std::uint32_t ranks, std::uint32_t cores) { return cores > 0 && ranks > cores; }
 
 }  // namespace

@@ -10,14 +10,15 @@
 namespace tutti {
 
 struct MachineChoices {
-  // An all_reduce of at most this many bytes uses one_shot, and a longer one two_shot. 0: always two_shot. (With more
-  // than 256 ranks, an all_reduce uses other algorithms, unless it must combine the inputs in rank order.)
+  // An all_reduce of at most this many bytes uses one_shot, and a longer one two_shot. 0: two_shot for every call with
+  // data. (With more than 256 ranks, an all_reduce uses other algorithms, unless it must combine the inputs in rank
+  // order.)
   std::uint64_t one_shot_bytes = 0;
   // With TUTTI_ATTACH=auto: if each rank copies at least this many bytes from or to another rank, ranks use each
   // other's ordinary memory by system calls. Otherwise they send messages. 0: they always send messages.
   std::uint64_t copy_by_calls_bytes = 0;
-  // The same for an all_reduce, in which each rank adds its share of the elements (the bytes of the call, divided by
-  // the number of ranks). Other reductions then never use system calls.
+  // The same for an all_reduce, for which the length of a rank's share of the elements counts (the bytes of the call,
+  // divided by the number of ranks). With TUTTI_ATTACH=auto, other reductions never use system calls.
   std::uint64_t all_reduce_by_calls_bytes = 0;
 
   bool operator==(const MachineChoices&) const = default;
@@ -39,8 +40,8 @@ MachineChoices default_choices(std::uint32_t ranks, std::uint32_t cores);
 // The choices for `ranks` ranks that share `cores` cores (0: unknown, and treated as enough for all ranks). Ranks with
 // a core each wait in another way than ranks that share cores. So of the measurements, only those count in which the
 // ranks had a core each, if these ranks have, and otherwise only the others. Of these, the one with the largest number
-// of ranks that is not greater than `ranks` is taken, or else the one with the smallest. If there is none, the result
-// is default_choices(ranks, cores).
+// of ranks that is not greater than `ranks` is taken, or else the one with the smallest number of ranks. If there is
+// none, the result is default_choices(ranks, cores).
 MachineChoices choices_for(std::span<const RankChoices> measured, std::uint32_t ranks, std::uint32_t cores);
 
 // Whether choices_for() finds a measurement for these ranks.

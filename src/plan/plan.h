@@ -23,9 +23,9 @@
 
 namespace tutti {
 
-// The properties of a collective on which its plan depends. The count, the data type and the reduction operation
-// are not among them, so one plan is valid for calls of every length, type and operation. collective.h defines
-// each collective.
+// The properties of a collective on which its plan depends. The count, the data type and the reduction operation are
+// not among them, so one plan serves calls of different lengths, types and operations. collective.h defines each
+// collective.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::uint32_t ranks = 1;
@@ -75,12 +75,12 @@ struct Step {
   std::uint16_t send_count = 0;
   // number of received operands before the source: 0 .. receive_count; 0 if there is no source
   std::uint16_t source_position = 0;
-  // 1 if the value of this step is the sum over all ranks, and none of its operands already is that sum. In an
-  // average, this step divides by the number of ranks. Several ranks may each complete the same chunk. Always 0 in
-  // collectives that do not add.
+  // 1 if the value of this step is the sum over all ranks, and none of its operands is a sum that an earlier step has
+  // completed. (With one rank, the step that loads the input completes the sum.) In an average, this step divides by
+  // the number of ranks. Several ranks may each complete the same chunk. Always 0 in collectives that do not add.
   std::uint8_t completes = 0;
   std::uint8_t reserved = 0;
-  std::uint32_t run = 1;  // number of equations: of chunks of the source and of the sink, and of values of each message
+  std::uint32_t run = 1;  // number of equations; each has its own chunks, and its own value of each message
 
   bool operator==(const Step&) const = default;
 };

@@ -17,7 +17,7 @@ namespace tutti {
 // The elements [offset, offset + count) of a block (results of Tiling) or of a whole buffer (results of Layout).
 struct Extent {
   std::uint64_t offset = 0;  // in elements, from the start of the block or buffer
-  std::uint64_t count = 0;   // in elements
+  std::uint64_t count = 0;   // length, in elements
 
   bool operator==(const Extent&) const = default;
 };
@@ -50,8 +50,8 @@ class Tiling {
   std::uint64_t tiles_ = 0;
   std::uint64_t tile_units_ = 0;  // number of alignment units of every tile except the last
   std::uint64_t chunk_count_ = 0;
-  Split full_;  // for every tile except the last
-  Split last_;  // for the last tile
+  Split full_;  // the division of every tile except the last
+  Split last_;  // the division of the last tile
 };
 
 // Returns the length that a chunk may have, in bytes (`max_chunk_bytes` of the constructor), so that a message with

@@ -58,7 +58,7 @@ Carrier carrier_without_publish(const Step& receiver_step);
 
 // One message: one send of a step of a rank's plan, and the step of the peer's plan that receives it.
 struct WindowSend {
-  std::uint32_t channel = 0;  // channel and step: the sending step, in the plan of `rank`
+  std::uint32_t channel = 0;  // channel and step: the sending step, in the sender's plan
   std::uint32_t step = 0;
   std::uint16_t send_index = 0;  // index among the sends of the step: 0 .. Step::send_count - 1
   std::uint16_t lane = 0;

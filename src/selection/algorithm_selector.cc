@@ -17,8 +17,9 @@
 namespace tutti::detail {
 namespace {
 
-// The same as SelectionQuery::one_shot_bytes, for ranks of which some do not share memory. Up to this size, an
-// all_reduce over sockets inside one machine uses recursive doubling with more than two ranks. Measured.
+// The limit for one_shot that takes the place of SelectionQuery::one_shot_bytes if some ranks do not share memory. Up
+// to this size, an all_reduce over sockets inside one machine uses recursive doubling with more than two ranks.
+// Measured.
 constexpr std::uint64_t kShortBySocketsBytes = 8 * 1024;
 // In an all_reduce by one_shot every rank adds all inputs itself, which takes one exchange of messages instead of two.
 // This is the limit for one_shot if one GPU carries the call out. A step of a GPU takes long: 4.8 us on one H100. There
@@ -37,8 +38,8 @@ constexpr std::uint64_t kLatencyBytes = 8 * 1024;
 // With more ranks than this, most rules avoid the direct algorithms, because every rank would have to exchange data
 // with too many others.
 constexpr std::uint32_t kManyRanks = 256;
-// Up to this number of ranks, one rank sends to all others in turn. With more, most rules for several machines use
-// algorithms that forward the data, which is faster then. Estimate.
+// Up to this number of ranks, most rules for short calls on several machines use algorithms in which a rank sends its
+// data directly to every rank that needs it. With more ranks, algorithms that forward the data are faster. Estimate.
 constexpr std::uint32_t kFewRanks = 16;
 // If a block of an all_to_all between machines is at most this long, forwarding the data log p times is faster than
 // sending p messages, for p > kFewRanks ranks. Estimate.

@@ -4,8 +4,8 @@
 //
 // If all ranks share memory, the tuner does not replace the rules of thumb, because a rank learns only after all ranks
 // have entered a call whether the call can use their buffers directly. The sizes in these rules are MachineChoices,
-// which `tutti tune` measures. The rules for several machines and for sockets are estimates, so the tuner replaces them
-// if it predicts a clear gain.
+// which `tutti tune` measures. The rules for several machines and for sockets are mostly estimates, so the tuner
+// replaces them if it predicts a clear gain.
 #pragma once
 
 #include <array>
@@ -33,13 +33,15 @@ struct SelectionQuery {
   std::uint64_t bytes = 0;     // length of one block
   bool in_rank_order = false;  // the operation must combine the ranks' inputs in rank order
   bool memory = true;          // ranks of one machine share memory
-  // If GPUs carry the call out, rules for GPUs apply, and not the tuner, because its costs are those of the host.
+  // If GPUs carry the call out, the rules of thumb for GPUs apply, and not the tuner, because the tuner's costs are
+  // those of the host.
   GpuUse gpus = GpuUse::kNone;
   // Ranks read and write each other's buffers in this call, even if these are not registered. In a query to an
   // AlgorithmSelector, true only means that the arguments of the call permit such access; the selector itself checks
   // whether the system permits it and whether the call is long enough.
   bool attached = false;
-  // If all ranks share memory, an all_reduce on the host uses one_shot up to this length (MachineChoices).
+  // If all ranks share memory, an all_reduce on the host uses one_shot up to this length (MachineChoices), unless there
+  // are too many ranks for it.
   std::uint64_t one_shot_bytes = default_choices(2, 0).one_shot_bytes;
 };
 
@@ -95,8 +97,8 @@ class AlgorithmSelector {
 
   // Selects the algorithm of a call. Only one thread at a time may call this. query.memory and query.one_shot_bytes are
   // ignored, because the communicator's settings are used. The root does not affect the result. If the tuner decides,
-  // the first call for a collective type and a power of two of bytes may run it, and later calls look the result up in
-  // a table.
+  // the first call for a collective type and a power of two of bytes may run the tuner, and later calls look the result
+  // up in a table.
   Selection choose(const Collective& collective, const SelectionQuery& query);
   // Whether all ranks are on one machine and share memory.
   bool shares_memory() const { return !tuner_decides(); }
@@ -110,9 +112,9 @@ class AlgorithmSelector {
   // Makes the selection that choose() makes for a call on host memory, and returns it with all predictions. Slow if
   // there is a tuner, because it runs the tuner.
   Decision explain(Collective collective, SelectionQuery query);
-  // Returns the predicted time in microseconds, or nothing if the tuner cannot predict it. The result of a
-  // simulation is stored, and is used again for calls with the same collective, algorithm, execution method, chunk size
-  // and number of bytes. The root does not affect the result.
+  // Returns the predicted time in microseconds, or nothing if there is no tuner or it cannot predict the call. The
+  // result of a simulation is stored, and is used again for calls with the same collective, algorithm, execution
+  // method, chunk size and number of bytes. The root does not affect the result.
   std::optional<double> predict(const Collective& collective, const SelectionQuery& query, Selection selection);
   // How often predict() has asked the tuner so far, because no result was stored. choose() and explain() do not count.
   // Tests use it to check that stored results are used.

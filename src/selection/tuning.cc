@@ -71,8 +71,8 @@ Status add_choices(const std::string& path, const RankChoices& choices, const En
   if (!stored) return stored.error();
   Parameters parameters{.name = "choices inside a machine", .source = "the first jobs", .hardware = hardware_hash()};
   if (*stored) parameters = **std::move(stored);
-  if (has_choices(parameters.choices, choices.ranks, choices.cores)) return {};  // a job on another machine was faster
-  if (parameters.choices.size() >= kMostRankChoices) {  // possible if the file system has no locks
+  if (has_choices(parameters.choices, choices.ranks, choices.cores)) return {};  // another job has added them first
+  if (parameters.choices.size() >= kMostRankChoices) {  // the caller has checked this, but perhaps without a lock
     return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, path + " has choices for enough numbers of ranks"};
   }
   parameters.choices.push_back(choices);

@@ -1,7 +1,7 @@
 // Tuning: the data by which all ranks of a job select algorithms. It comes from rank 0: the costs and choices in its
 // tuning file or default costs, and its rules (TUTTI_TUNE). It is sent in the set-up round in which rank 0 sends the
-// communicator's id, and once more if the ranks measure choices (first_choices.h), so that ranks with different files
-// make the same selection. The functions and the type may be used by any thread.
+// communicator's id, and again if the ranks measure choices (first_choices.h), so that ranks with different files make
+// the same selection. The functions and the type may be used by any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct Tuning {
   Parameters parameters{};
   std::string rules{};  // the overrides as the user wrote them; they are sent in this form
   std::vector<Override> overrides{};
-  // True if the costs in `parameters` were measured, false if they are the defaults. Their choices can be measured in
-  // both cases.
+  // True if the costs in `parameters` were measured, false if they are the defaults. The choices in `parameters` can be
+  // measured ones in both cases.
   bool measured = false;
   // Whether the ranks may measure missing choices before they make the first communicator (first_choices.h in
   // communicator/measurement).
@@ -55,7 +55,8 @@ MachineChoices choices_of(const Tuning* tuning, std::uint32_t ranks, std::uint32
 // Maximum size of the packed text, because it must fit into one set-up blob together with the id of the communicator
 // and the CPUs of rank 0.
 inline constexpr std::size_t kMostTuningBytes = 3700;
-// Errors: kInvalidArgument if the tuning has more measured costs or choices than fit into kMostTuningBytes.
+// Errors: kInvalidArgument if the costs and choices are too long to fit into kMostTuningBytes together with the longest
+// rules.
 Status check_size(const Tuning& tuning);
 std::string pack(const Tuning& tuning);
 // Errors: kRefused if the text is malformed.

@@ -8,8 +8,8 @@ namespace hwy {
 
 int64_t SupportedTargets() { return tutti::kernels::supported_targets(); }
 
-// The instruction set that Highway has chosen. It is a static variable of the shared library, because Highway's own
-// functions have no object that could hold it, and access it through this function.
+// The instruction set that Highway has chosen. Highway's own functions access it through this function. It is a static
+// variable of the shared library, because there is no object that could hold it.
 ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;

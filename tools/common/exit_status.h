@@ -5,7 +5,7 @@
 namespace tutti::tool {
 
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailure = 1;  // the command began its work and failed, or found a wrong result
+inline constexpr int kExitFailure = 1;  // the command line was valid, but the command failed or found a wrong result
 // The command line, or a TUTTI_* variable, is invalid, or it asks for something that is not supported. In most cases
 // the command did not begin its work.
 inline constexpr int kExitUsage = 2;

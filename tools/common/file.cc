@@ -48,8 +48,8 @@ std::string follow_links(std::string path) {
   return path;
 }
 
-// True if the path exists and is not a regular file (for example a device or a pipe), or if it stands for an
-// open file. Such a path cannot be replaced by renaming, so write_file() writes to it directly.
+// True if the path exists and is not a regular file (for example a device or a pipe), or if it stands for an open file.
+// A rename must not replace such a path, so write_file() writes to it directly.
 bool is_stream(const std::string& path) {
   struct stat status = {};
   return is_open_file(path) || (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode));

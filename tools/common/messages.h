@@ -23,8 +23,8 @@
 
 namespace tutti::tool {
 
-// Each function returns the part of a message that follows the name of an option and a colon, for example "--op: ".
-// `word` is the value that the user gave; `known` are the permitted values.
+// not_one_of(), not_a_size() and not_a_number() return the part of a message that follows the name of an option and a
+// colon, for example "--op: ". `word` is the value that the user gave; `known` are the permitted values.
 std::string not_one_of(std::string_view word, std::span<const std::string_view> known);
 std::string not_a_size(std::string_view word);
 std::string not_a_number(std::string_view word);

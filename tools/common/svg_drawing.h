@@ -48,8 +48,8 @@ class SvgDrawing {
   std::string body_;
 };
 
-// Escapes text for use in an XML element: the characters & < > and " are replaced, and control characters become
-// spaces.
+// Escapes text for use in an XML element: the characters & < > and " are replaced, and control characters (below
+// U+0020) become spaces.
 std::string escaped(std::string_view text);
 
 // The number of characters of a UTF-8 text.

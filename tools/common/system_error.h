@@ -10,7 +10,8 @@
 
 namespace tutti::tool {
 
-// For example "cannot open FILE: No such file or directory". `error_number` is the value of errno.
+// Returns an error with the message "WHAT: REASON", for example "cannot open FILE: No such file or directory".
+// `error_number` is the value of errno.
 inline Error system_error(std::string_view what, int error_number) {
   const char* reason = strerrordesc_np(error_number);
   return Error{.code = ErrorCode::kSystem,

@@ -18,7 +18,7 @@ Result<std::unique_ptr<PerfDevice>> PerfDevice::open(int device) {
   if (!driver) return driver.error();
   auto context = cuda::PrimaryContext::retain(**driver, device);
   if (!context) return context.error();
-  // unique_ptr instead of make_unique, because the constructor is private
+  // unique_ptr's constructor instead of make_unique(), which cannot call the private constructor
   std::unique_ptr<PerfDevice> made(new PerfDevice(**driver, std::move(*context)));
   auto scope = cuda::ContextScope::enter(made->driver_, made->context_.context());
   if (!scope) return scope.error();

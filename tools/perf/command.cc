@@ -70,8 +70,8 @@ Status write_files(const PerfOptions& options, const PerfReport& report) {
   return {};
 }
 
-// Runs the sweep, and on rank 0 writes the JSON and CSV files. Returns the number of wrong elements of all ranks
-// together.
+// Runs the sweep. On rank 0, also writes the JSON and CSV files that the user has requested. Returns the number of
+// wrong elements of all ranks together.
 Result<std::uint64_t> measure(Communicator& communicator, const PerfOptions& options) {
   Result<std::string> transport = agree_on_transport(communicator);
   if (!transport) return transport.error();

@@ -99,8 +99,9 @@ void store_low_bytes(std::uint64_t number, std::size_t bytes, std::byte* element
   }
 }
 
-// The magnitude bits of the nearest value (ties to even) in a floating-point format with `fraction_bits` fraction
-// bits, as if its exponent had no upper limit. `magnitude` is the bits of a finite float32 without its sign.
+// The magnitude bits of the nearest value (ties to even) in a floating-point format with `fraction_bits` fraction bits
+// and the exponent bias `bias`, as if its exponent had no upper limit. `magnitude` is the bits of a finite float32
+// without its sign.
 std::uint32_t rounded_magnitude(std::uint32_t magnitude, int fraction_bits, int bias) {
   // A value below the smallest normal one loses one more bit for each factor of 2 by which it is smaller.
   const int smallest_exponent = 1 - bias;

@@ -32,11 +32,11 @@ class DataPattern {
   // The factor of `rank` for kPreMulSum, and {1, 1} for every other operation.
   Scale scale(std::int32_t rank) const;
 
-  // Writes elements [first, first + count) of the input of `rank` to `input`, from its start on.
+  // Writes the elements [first, first + count) of the input of `rank` to the start of `input`.
   void fill_input(std::int32_t rank, std::uint64_t first, std::uint64_t count, std::byte* input) const;
 
-  // Return the number of wrong elements among the `count` elements at `input` or `result`. Correct would be elements
-  // [first, first + count) of the input of `rank`, or of the reduction of all ranks' inputs.
+  // Return how many of the `count` elements at `input` or `result` are wrong. They should be the elements from index
+  // `first` on of the input of `rank`, or of the reduction of all ranks' inputs.
   std::uint64_t count_wrong_input(std::int32_t rank, std::uint64_t first, std::uint64_t count,
                                   const std::byte* input) const;
   std::uint64_t count_wrong_result(std::uint64_t first, std::uint64_t count, const std::byte* result) const;

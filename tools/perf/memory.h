@@ -47,8 +47,8 @@ struct MemoryFit {
 Result<MemoryFit> fit_in_memory(Communicator& communicator, const std::vector<std::uint64_t>& sizes,
                                 const std::function<std::uint64_t(std::uint64_t size)>& needed);
 
-// Checks that this machine, or the cgroup of this process, has enough memory for this number of ranks without buffers.
-// To be called before ranks are started. Error (kSystem): there is not enough memory.
+// Checks that this number of ranks without buffers fits both in the available memory of this machine and in the limit
+// of this process's memory cgroup. To be called before ranks are started. Error (kSystem): there is not enough memory.
 Status check_memory_for_ranks(std::int32_t ranks);
 
 }  // namespace tutti::tool

@@ -252,7 +252,7 @@ Status Sweep::run_row(DataType type, ReduceOp op, std::uint64_t elements) {
   row.op = op;
   row.elements = elements;
   row.algorithm = algorithm_of(type, elements);
-  // Rank 0 measures the reference while the others wait in barrier(), soon asleep, so that it can use all cores.
+  // Rank 0 measures the reference while the others wait in barrier(), where they soon sleep, so it can use all cores.
   if (report_ != nullptr && device_ == nullptr && has_reference(options_.collective, report_->job())) {
     row.reference_us = reference_.measure_us(type, op, elements);
   }
@@ -279,8 +279,8 @@ Result<PerfMeasurement> Sweep::measure(const Case& one, const DataPattern& patte
   return measurement;
 }
 
-// Makes one call and checks it, makes the warm-up and the timed calls, and checks again: out of place the last timed
-// call, in place one more call, because the timed calls use their own results as inputs. --check 0: no checks.
+// Checks one call, makes the warm-up and timed calls, and checks again: barriers by check_barrier(), out of place the
+// last timed call, in place one more, because timed calls use their own results as inputs. --check 0: no checks.
 Result<PerfMeasurement> Sweep::measure_checked(const Case& one, const DataPattern& pattern) {
   std::uint64_t wrong = 0;
   TUTTI_TRY(prepare(one, pattern));
@@ -389,7 +389,7 @@ Status Sweep::exchange_with_partner(const RankCall& side, const void* input, voi
   return communicator_.send(input, side.count, type, partner, extras);
 }
 
-// On the rank that --corrupt names, flips a bit as a faulty transport or plan could do, to test the check itself.
+// On the rank that --corrupt names, flips a bit of the output (or, without one, of the input), to test the check.
 void Sweep::corrupt(const Case& one) {
   if (rank() != options_.corrupt) return;
   if (one.call.output_elements > 0) {

@@ -24,14 +24,15 @@ namespace tutti::tool {
 namespace {
 
 constexpr int kRepetitions = 7;
-constexpr int kSlowRepetitions = 3;  // instead of kRepetitions, if one pass takes longer than kSlowPassUs
+constexpr int kSlowRepetitions = 3;  // number of repetitions if one pass takes longer than kSlowPassUs
 constexpr double kSlowPassUs = 100'000;
 constexpr double kRepetitionUs = 3000;       // intended duration of a repetition
 constexpr std::int64_t kMaxPasses = 20'000;  // maximum number of passes over the message in one repetition
 constexpr int kSpinsBeforeYield = 20'000;
 // Number of switches between the two threads in one repetition of measure_switch_us().
 constexpr int kSwitches = 2000;
-constexpr std::uint64_t kShareBytes = 64;  // each thread's share of the message begins on a cache line
+// Each thread's share of the message begins at a multiple of this: on a cache line.
+constexpr std::uint64_t kShareBytes = 64;
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kHugePageBytes = 2 << 20;
 
@@ -41,7 +42,7 @@ double now_us() {
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// The minimum of the times of all repetitions, which other programs have disturbed least.
+// Returns the minimum of the times of all repetitions, because other programs have disturbed that repetition least.
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
 
 std::vector<int> usable_cpus() {

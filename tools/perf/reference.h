@@ -8,7 +8,7 @@
 // message, these are P bytes of loads and P bytes of stores. Before and after each pass over the message, the threads
 // spin at a barrier. No data is copied elsewhere, and no thread sleeps. With one rank, one thread copies one buffer to
 // another instead. If there are more ranks than cores, a real job must also switch each core between ranks; the time of
-// a switch is measured separately and added.
+// these switches is computed from a separate measurement and added.
 #pragma once
 
 #include <cstdint>

@@ -50,8 +50,8 @@ struct PerfJob {
   std::string transport;   // a result of agree_on_transport()
 };
 
-// Whether the table has columns for the reference (tools/perf/reference.h). It exists only for an all-reduce of ranks
-// that all communicate through shared memory.
+// Whether the table has columns for the reference (tools/perf/reference.h). The reference exists only for an all-reduce
+// of ranks that all communicate through shared memory.
 bool has_reference(const PerfCollective& collective, const PerfJob& job);
 
 // The length of the message divided by the time, in GB/s, with 1 GB = 1e9 bytes. 0 if the time is 0.

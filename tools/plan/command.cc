@@ -27,8 +27,8 @@
 namespace tutti::tool {
 namespace {
 
-// Limit on the number of ranks of a plan that is proved or written to a file. Both need the steps of all ranks in
-// memory at once. A ring all-reduce of this many ranks has 2 million steps.
+// Limit on the number of ranks of a plan that is proved or written to a file. Each of the two needs the steps of all
+// ranks in memory at once. A ring all-reduce of this many ranks has 2 million steps.
 constexpr std::uint32_t kMaxProvedRanks = 1024;
 // If a plan has more ranks than this, only its execution through slots (staged) is proved, and not that through
 // windows. The reason is that the proof for windows needs vector clocks for every plan, and their time grows with the
@@ -67,7 +67,7 @@ Result<VerifyReport> prove(const Plan& plan) {
   return sum;
 }
 
-// Prints the steps of the rank of --rank, or otherwise those of all ranks one after the other.
+// Prints the steps of the rank that --rank names or, without --rank, those of all ranks one after the other.
 void print_steps(const Generator& generator, const PlanOptions& options) {
   std::fputs(to_text(generator.shape).c_str(), stdout);
   const std::uint32_t first = options.rank.value_or(0);
@@ -116,8 +116,8 @@ void print_proof(const VerifyReport& report, const PlanShape& shape) {
       report.steps, report.messages, report.race_checks);
 }
 
-// For a plan with more than kMaxProvedRanks ranks, which is not built as a whole: prints the steps of the rank of
-// --rank. Fails if no rank is given, or if the whole plan would be needed for a file.
+// For a plan with more than kMaxProvedRanks ranks, which is not built as a whole: prints the steps of the rank that
+// --rank names. Fails without --rank, or if the whole plan would be needed for a file.
 int print_unproved(const Generator& generator, const PlanOptions& options) {
   if (!options.rank || !options.svg_path.empty() || !options.json_path.empty() || options.exported.wanted()) {
     fmt::print(stderr,

@@ -24,8 +24,8 @@ Error invalid(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// The number of blocks of the larger one of the root's two buffers (of every rank's, if there is no root), at least
-// 1. --bytes is the length of all these blocks together.
+// The number of blocks of the larger one of a rank's two buffers (those of the root, if there is one), at least 1.
+// --bytes is the length of all these blocks together.
 std::uint32_t most_blocks(const Collective& collective) {
   return std::max(
       {1u, input_blocks(collective, collective.root).count, output_blocks(collective, collective.root).count});

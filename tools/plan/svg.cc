@@ -21,7 +21,7 @@
 namespace tutti::tool {
 namespace {
 
-// ---- Schedule: computes when each step runs. A domain of advance() (plan/evaluate.h) with times as values. ----
+// ---- Schedule: computes when each step runs. It is a domain (plan/evaluate.h) that has times as its values. ----
 
 // One step of one channel of one rank, and the values that it sends or stores: one for each chunk of its run
 // (Step::run). The first value determines the colour of the box.
@@ -29,7 +29,7 @@ struct Box {
   struct Value {
     // number of the datum that the value belongs to (plan/collective.h)
     std::uint32_t chunk = 0;
-    // the rank that has the value as its input, if no values were added
+    // the rank whose input the value is; has no meaning if values were added
     std::uint32_t contributor = 0;
     // reductions: the value contains the inputs of all ranks; other collectives: as Box::stores
     bool complete = false;
@@ -204,7 +204,7 @@ class Drawing {
   void draw_box_at(BoxRect at, const Box& box, const std::string& label);
 
   // The colour of a box. Each datum (or each rank, if by_rank_) has a hue, and the hues are evenly spaced; with more
-  // than 360 of them, some share a hue. If `strong`, neighbouring ones also differ in lightness.
+  // than 360 of them, some share a hue. If `strong`, those with consecutive numbers also differ in lightness.
   std::string colour(const Box& box, bool strong) const {
     const std::uint32_t chunk = by_rank_ ? box.values.front().contributor : box.values.front().chunk;
     const std::uint32_t hue = chunk % colours_ * 360 / colours_;
@@ -245,7 +245,8 @@ Drawing::Drawing(const Plan& plan, const Schedule& schedule) : plan_(plan), sche
 }
 
 // Sets the width of a box, its distance to the next one (pitch_), and the font size of the labels. The more steps
-// follow each other, the narrower the boxes are, but the longest label fits into a box in the smallest font.
+// follow each other, the narrower the boxes are, within limits, but the longest label fits into a box in the smallest
+// font.
 void Drawing::choose_widths() {
   std::size_t longest = 0;
   for (const Box& box : schedule_.boxes) longest = std::max(longest, letter_count(label_of(box)));
@@ -371,8 +372,8 @@ void Drawing::draw_line(const MessageLine& line) {
     x = to_x;
     y = to_y;
   };
-  // If the receiver does not run directly after the sender, the line would cross the boxes in between. So it runs
-  // along the edge of the receiver's row until shortly before the receiver.
+  // If the receiver's step does not run directly after the sender's, a direct line could cross the boxes in between. So
+  // the line runs along the edge of the receiver's row until shortly before the receiver.
   if (to.time > from.time + 1) {
     const int aside = kBoxHeight / 2 + 3 + 2 * static_cast<int>(from.rank % kLinesBesideARow);
     curve_to(x_of(from.time + 1), y1 < y2 ? y2 - aside : y2 + aside);
@@ -390,7 +391,7 @@ std::string Drawing::label_of(const Box::Value& value) const {
 }
 
 // The label of a box: the label of its value or, if the step has a run, those of the first and of the last value, for
-// example "2..3". A sign in front shows that the step adds.
+// example "2..3". A sign in front shows that the step adds, or that it completes a sum.
 std::string Drawing::label_of(const Box& box) const {
   const char* const sign = by_rank_ ? "" : box.completes ? "\u03a3" : box.adds ? "+" : "";
   const std::string first = label_of(box.values.front());

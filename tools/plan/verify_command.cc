@@ -47,7 +47,7 @@ constexpr std::uint64_t kStepBytes = 80;
 // Limit for plans with more than kFullRanks ranks whose freedom from races only vector clocks can prove: how many
 // entries of vector clocks are joined in all. 10^9 of them take about a second.
 constexpr std::uint64_t kMostClockWords = std::uint64_t{1} << 32;
-// Plans for these numbers of ranks are mutated, without --mutations.
+// Without --mutations, the plans for these numbers of ranks are mutated.
 constexpr std::uint32_t kMutatedRanks[] = {2, 3, 4, 5, 8};
 // Plans with at most this many ranks are mutated for each root of roots_of() and each distribution of
 // machines_of(). Plans with more ranks are mutated only for root 0 on one machine.
@@ -101,7 +101,7 @@ struct Outcome {
   std::uint64_t memory_bytes = 0;
   // The kind of limit from which memory_bytes comes, for messages.
   std::string_view memory_limit;
-  // number of plans for which a proof was tried, and of those that were not proved
+  // number of plans for which a proof was tried; `failed` is the number of those that were not proved
   std::uint64_t plans = 0;
   std::uint64_t failed = 0;
   // number of plans that were not mutated because they were not proved

@@ -16,8 +16,8 @@ Error invalid(std::string message) {
   return {.code = ErrorCode::kInvalidArgument, .scope = ErrorScope::kCall, .rank = -1, .message = std::move(message)};
 }
 
-// Returns pointers to the fields of `p` for which a name stands. A name of the level `nic` stands for two fields,
-// because `spine` must have the same value. The result is empty if no such parameter can be fitted.
+// Returns pointers to the fields of `p` for which `name` stands. A name of the level `nic` stands for two fields,
+// because `spine` must have the same value. The result is empty if no parameter that can be fitted has this name.
 std::vector<double*> pointers_to(Parameters& p, std::string_view name) {
   if (name == "launch_us") return {&p.launch_us};
   if (name == "step_us") return {&p.step_us};

@@ -119,8 +119,8 @@ Result<System> parse_system(const Json& json) {
   return system;
 }
 
-// Splits one line of a CSV file into its fields. A field in quotes may contain commas, and a quote is written as
-// two quotes.
+// Splits one line of a CSV file into its fields. A field in quotes may contain commas, and two quotes in it stand for
+// one.
 std::vector<std::string> fields_of(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;

@@ -1,12 +1,12 @@
-// Comparison of the cost model with published measurements of all-reduces: reads measurements, predicts them, and
-// fits parameters to some of them. Used by `tutti points` (command.h) from one thread.
+// Comparison of the cost model with published measurements of all-reduces: reads measurements, predicts them, and fits
+// parameters to some of them. Used by `tutti points` (command.h) from one thread.
 //
-// A system is a machine or cluster for which measurements were published. It consists of rows of a table (each row
-// is one point), a ready-made shape, and one file of parameters (docs/parameters-json.md) for all its rows. The
-// parameters are fitted to some of the rows, and the other rows are used to judge them. The prediction for a row is the
-// shortest time over the system's algorithms, protocols and slot sizes, by simulate() and time_by_links_us(), or that
-// of InSwitch if it is shorter. Nothing is selected by size, and of a row, a prediction uses only the number of ranks,
-// the number of machines, and the bytes.
+// A system is a machine or cluster for which measurements were published. It consists of rows of a table (each row is
+// one point), a ready-made shape, and one file of parameters (docs/parameters-json.md) for all its rows. The parameters
+// are fitted to some of the rows, and the other rows are used to judge them. The prediction for a row is the shortest
+// time over the system's algorithms, protocols and slot sizes, by simulate() and time_by_links_us(), or that of
+// InSwitch if it is shorter. All of these are tried for every row, whatever its size. Of a row, a prediction uses only
+// the number of ranks, the number of machines, and the bytes.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ enum class Training : std::uint8_t {
 struct System {
   // name of the system in tables, and of its parameter file: NAME.json next to the file of systems
   std::string name;
-  // the rows with this value in column `system` belong to this system
+  // value of the table's column `system` in the rows of this system
   std::string rows;
   // value of the table's column `algo` in these rows; empty: any value
   std::string algorithm;
@@ -69,8 +69,8 @@ struct System {
 // limit on the number of lines of a table
 inline constexpr std::size_t kMostPoints = 100'000;
 
-// Parses the file of systems (docs/points.md). Errors: kInvalidArgument if the text is not a list of systems, or with
-// the number of the system and the field that is invalid.
+// Parses the file of systems (docs/points.md). Errors: kInvalidArgument if the text is not a list of systems, or if a
+// system is invalid; the message then has the number of the system and usually the invalid field.
 Result<std::vector<System>> parse_systems(std::string_view json);
 
 // Returns the points of one system in a table (docs/points.md): the all-reduces, sorted by machines, ranks and bytes.

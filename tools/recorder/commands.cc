@@ -35,7 +35,8 @@ constexpr std::size_t kMostReadErrors = 3;
 // The options with which the user selects recordings.
 struct RecordingSelection {
   std::string folder;  // empty: TUTTI_RECORD_DIR, or the folders that ranks of this user use by default
-  // 8 hexadecimal digits. Empty: all jobs (top; doctor with named files), or the newest job (doctor).
+  // 8 hexadecimal digits. Empty: all jobs (top; doctor with named files), or the newest job (doctor without named
+  // files).
   std::string job;
 };
 
@@ -122,7 +123,8 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   recordings = read_recordings(*folders, read_errors);
   const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
   for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti doctor: {}\n", read_errors[i]);
-  // Many unreadable files are usually those of processes that were killed while they created their recordings.
+  // The other files are only counted, because many unreadable files are usually those of processes that were killed
+  // while they created their recordings.
   if (printed < read_errors.size()) {
     fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", read_errors.size() - printed);
   }

@@ -7,9 +7,9 @@
 namespace tutti::tool {
 
 // Add the commands to `app`. When a command has run, it stores the result in `exit_status`: 0 for success, even if the
-// recordings show a failure of the job; 1 if there is no recording (with `top --once`: no running job), if a named file
-// cannot be read or is not a recording, or if the output or the trace cannot be written; 2 for an invalid option or
-// TUTTI_* variable. Without --once, `top` ends only if its output cannot be written.
+// recordings show a failure of the job; 1 if `doctor` finds no recording, or `top --once` no running job, if a named
+// file cannot be read or is not a recording, or if the output or the trace cannot be written; 2 for an invalid option
+// or TUTTI_* variable. Without --once, `top` ends only if its output cannot be written.
 void add_top_command(CLI::App& app, int& exit_status);
 void add_doctor_command(CLI::App& app, int& exit_status);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Recordings = std::span<const Recording>;
 
-constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // a wait that is shorter than this is normal and not a problem
+constexpr std::int64_t kLongWaitNs = 1'000'000'000;  // a call that has run for less than this is not a problem
 constexpr std::size_t kMaxListedRanks = 16;
 
 // Returns the recording of the rank with this number, or null if there is none.
@@ -131,8 +131,8 @@ Verdict stopped(Recordings recordings, std::vector<std::uint32_t> ranks, std::in
 }
 
 // The verdict if ranks passed different arguments to the same call, or nothing if they did not. Examines the
-// collectives that are running or have failed on some rank, the latest one first. A rank is taken as a culprit if its
-// value was passed by at most half of the ranks whose recordings contain the call.
+// collectives that are running or have failed on some rank, the latest one first. A rank is taken as a culprit if at
+// most half of the ranks whose recordings contain the call passed the same value of the argument that differs.
 std::optional<Verdict> mismatch(Recordings recordings) {
   std::set<std::uint64_t, std::greater<>> sequences;
   for (const Recording& one : recordings) {

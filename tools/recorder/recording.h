@@ -78,7 +78,8 @@ struct Recording {
   std::int64_t made_ns = 0;
   std::optional<std::int64_t> ended_ns{};    // when the communicator was destroyed
   std::optional<std::int64_t> aborted_ns{};  // when abort() was called on this rank
-  // Numbers of operations that were recorded on this communicator: those that run on the host, and those on GPUs.
+  // Numbers of operations that were recorded on this communicator: `begun` of those that run on the host, and
+  // `device_begun` of those on GPUs.
   std::uint64_t begun = 0;
   std::uint64_t device_begun = 0;
   std::size_t torn = 0;  // number of records that are left out, because they were being written or are invalid
@@ -119,11 +120,12 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
 Result<Recording> read_recording(const std::string& path);
 
 // Reads all recordings in the folders, and sorts them by sort_recordings(). Adds a message to `read_errors` for each
-// file with the name of a recording that has another content or version. Files that cannot be opened or read, for
-// example because they are removed meanwhile, are left out without a message.
+// file with the name of a recording that has another content or version. Files that cannot be opened or read, and files
+// that were removed meanwhile, are left out without a message.
 std::vector<Recording> read_recordings(const std::vector<std::string>& folders, std::vector<std::string>& read_errors);
 
-// Sorts by job, then by communicator (the first communicator of the job before the others), then by rank.
+// Sorts by job, then by communicator (the first communicator of the job before the others), then by rank and process
+// id.
 void sort_recordings(std::vector<Recording>& recordings);
 
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".

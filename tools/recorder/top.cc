@@ -34,8 +34,8 @@ Rates rates_of(const Recording& one, std::int64_t now_ns) {
   return {rates.calls_per_s / s, rates.bytes_per_s / s};
 }
 
-// Describes the ranks for which this rank waits, for example "rank 2: not entered yet", or returns the text of the
-// recorded wait. Empty if the rank does not wait.
+// Describes the ranks for which this rank waits, for example "rank 2: not entered yet". If the recorded wait names no
+// ranks, returns its text. Empty if the rank does not wait.
 std::string wait_text(const Recording& one, std::int64_t now_ns) {
   const RecordedWait* wait = one.current_wait();
   const bool held = one.process == ProcessState::kStopped || one.process == ProcessState::kDead;

@@ -35,8 +35,8 @@ struct RunOptions {
   double rejoin_s = 60;
 };
 
-// The path of libtutti_heap.so: in ../lib beside the folder of this program, as in a build folder, or in the folder for
-// libraries of an installation. Empty: there is none.
+// The path of libtutti_heap.so: in the folder `lib` beside the folder of this program, as in a build folder, or in the
+// folder for libraries of an installation. Empty: there is none.
 std::string heap_library() {
   std::array<char, PATH_MAX> path = {};
   if (::readlink("/proc/self/exe", path.data(), path.size() - 1) < 0) return {};
@@ -68,7 +68,8 @@ int run(RunOptions options, const std::vector<std::string>& program) {
                TUTTI_LIBRARY_FOLDER);
     return kExitFailure;
   }
-  if (preload.find_first_of(" :") != std::string::npos) {  // the dynamic linker would take it for several paths
+  // The dynamic linker would read such a path as several paths.
+  if (preload.find_first_of(" :") != std::string::npos) {
     fmt::print(stderr, "tutti run: --shared-heap: move \"{}\" to a path without spaces and colons\n", preload);
     return kExitFailure;
   }

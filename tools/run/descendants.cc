@@ -20,7 +20,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::chrono::seconds kGiveUpAfter{2};  // the most time that end_children() takes
+constexpr std::chrono::seconds kGiveUpAfter{2};  // end_children() gives up after this time
 
 // The id of the parent process of `pid`, or -1 if `pid` does not exist any more. In /proc/PID/stat, the parent's id
 // follows the process name in parentheses. The name may contain any characters, so it ends at the last ')' of the file.

@@ -81,9 +81,9 @@ std::vector<std::size_t> ElasticControl::missing() const {
   return missing;
 }
 
-// Reads all packets of one rank that have arrived. Malformed packets are ignored; the wait for the rank then times out.
-// A rank that has closed its end of the socket counts as not ready until its process ends, because it may have died,
-// and must then be replaced before the other ranks continue.
+// Reads all packets of one rank that have arrived. Malformed packets are ignored; the wait for the rank may then time
+// out. A rank that has closed its end of the socket counts as not ready until its process ends, because it may have
+// died, and must then be replaced before the other ranks continue.
 void ElasticControl::receive_packets(Member& member) {
   std::array<char, kMostBytes> bytes;
   while (true) {

@@ -22,7 +22,8 @@ struct ElasticBounds {
   // A rank that ends with this exit status is not replaced, because a replacement would fail in the same way. Empty:
   // there is no such status.
   std::optional<int> no_restart_status = {};
-  // How long ranks that are ready for a new communicator wait for the other live ranks, before these are killed.
+  // How long the ranks that are ready for a new communicator wait for the other live ranks. Then the launcher kills
+  // those other ranks.
   std::chrono::milliseconds rejoin{60'000};
 };
 
@@ -44,12 +45,12 @@ class ElasticControl {
   void ended(std::size_t index);
   // The descriptors to poll. A descriptor is readable when its rank has sent a packet or has closed the socket.
   std::vector<int> descriptors() const;
-  // Reads the packets of all ranks. If all live ranks are ready, makes them set up a new communicator or, if all have
-  // done all their steps, tells them that the job is over. `rejoin` is ElasticBounds::rejoin. Errors: those of
-  // UniqueId::create().
+  // Reads the packets of all ranks. If all live ranks are ready, makes them set up a new communicator or, if all of
+  // them have done all their steps, tells them that the job is over. `rejoin` is ElasticBounds::rejoin. Errors: those
+  // of UniqueId::create().
   Status serve(std::chrono::steady_clock::time_point now, std::chrono::milliseconds rejoin);
-  // Whether all ranks have done all steps, and "over" was sent to them. Once true, it stays true: a rank that fails
-  // afterwards cannot be replaced, because no rank would set up a communicator with the replacement.
+  // Whether all live ranks have done all steps, and "over" was sent to them. Once true, it stays true: a rank that
+  // fails afterwards cannot be replaced, because no rank would set up a communicator with the replacement.
   bool is_over() const { return is_over_; }
   // The time until which ranks that are ready wait for the other live ranks; nothing if no rank is ready, and between
   // restart_wait() and the next serve().

@@ -226,7 +226,7 @@ bool Job::replace(std::int32_t rank, int wait_status) {
 }
 
 // Answers the packets of the ranks of an elastic job. Kills a live rank that has not become ready in time while others
-// wait for it, so that it is replaced.
+// wait for it, so that replace() handles its failure.
 void Job::serve_elastic() {
   if (!elastic_ || stage_ != Stage::kRunning) return;
   const Clock::time_point now = Clock::now();
@@ -268,7 +268,8 @@ int Job::wait_ms() const {
   };
   if (drain_deadline_) consider(*drain_deadline_);
   if (elastic_ && elastic_->deadline() && stage_ == Stage::kRunning) {
-    // For this deadline alone, poll() waits for at least kCheckInterval, also if the deadline has just passed.
+    // For this deadline alone, poll() waits for at least kCheckInterval, also if the deadline has just passed. Another
+    // deadline may be nearer.
     consider(std::max(*elastic_->deadline(), Clock::now() + kCheckInterval));
   }
   if (failure_status_ && running_ == 0 && (output_.pending() || own_errors_.pending())) {
@@ -375,7 +376,7 @@ void Job::rank_ended(std::int32_t rank, int wait_status) {
          fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));
   }
   // A rank that was killed by a signal is taken as the cause, even if it is reaped in the grace period after a rank
-  // with an error. So its status becomes the status of the job, unless a signal already determined that status.
+  // with an error. So its status becomes the status of the job, unless that is already 128 or more.
   if (stage_ == Stage::kGrace && WIFSIGNALED(wait_status) && failure_status_ && *failure_status_ < kExitSignalBase) {
     failure_status_ = status;
     errors_->append(fmt::format("{}: rank {} {}\n", options_.name, rank, describe_end(wait_status)));

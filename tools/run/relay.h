@@ -1,5 +1,5 @@
 // Relays the output of many ranks from their pipes to the stdout and stderr of the tool: whole lines at a time, each
-// with the prefix of its rank.
+// with the prefix of its rank, if prefixes are requested.
 //
 // A LineRelay splits the bytes of one pipe into lines and passes them to a Sink. A Sink stores bytes until its
 // descriptor accepts them. Both have bounded memory, because callers must not pass output of ranks to a Sink that is

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kNotExecutable = 126;
 constexpr int kNotFound = 127;
-// The variables that the launcher sets for the ranks, and TUTTI_JOB_KEY_FILE, which would contradict TUTTI_JOB_KEY.
-// Their values in the launcher's own environment are not passed on.
+// The TUTTI_* variables that the launcher sets for the ranks, and TUTTI_JOB_KEY_FILE, which would contradict
+// TUTTI_JOB_KEY. Their values in the launcher's own environment are not passed on.
 constexpr std::array<std::string_view, 10> kRankVariables = {
     "TUTTI_RANK",    "TUTTI_WORLD_SIZE", "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE",   "TUTTI_ROOT",
     "TUTTI_ROOT_FD", "TUTTI_JOB_ID",     "TUTTI_JOB_KEY",    "TUTTI_JOB_KEY_FILE", "TUTTI_ELASTIC_FD"};
@@ -79,7 +79,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Everything that the child process needs between fork() and exec(). It is prepared before fork(), because the child
-// may only make system calls there.
+// must not allocate memory there.
 struct ChildSetup {
   char** arguments;
   char** environment;
@@ -87,7 +87,7 @@ struct ChildSetup {
   int output_fd;
   int errors_fd;
   int inherited_fd;  // a further descriptor that stays open in the program (a socket); -1: none
-  int failure_fd;    // the pipe to which the child writes errno if exec() fails
+  int failure_fd;    // the pipe to which the child writes errno if it cannot execute the program
   pid_t launcher;
 };
 
@@ -126,8 +126,8 @@ int read_failure(int fd) {
 
 // The socket reserves a port and does not listen here; rank 0 listens on it, unless the job is elastic. If a wrapper
 // program closes the copy that rank 0 inherits, rank 0 can still listen on the port with a socket of its own, because
-// SO_REUSEADDR allows that while the other sockets at the port do not listen. The kernel never gives the reserved port
-// to a process that asks for any free port.
+// SO_REUSEADDR allows that while the other sockets at the port do not listen. By default, the kernel never gives the
+// reserved port to a process that asks for any free port.
 Result<RootSocket> RootSocket::create() {
   RootSocket root;
   TUTTI_TRY(check_loopback());

@@ -23,10 +23,11 @@ struct SimArguments {
   std::string collective = "all_reduce";
   // name of a ready-made machine; dgx-h100 if both this and xml_path are empty
   std::string shape{};
-  // file of a machine in NCCL's XML format; shape must be empty then
+  // file of a machine in NCCL's XML format; if this is not empty, shape must be empty
   std::string xml_path{};
   std::uint32_t machines = 1;
-  std::uint32_t ranks = 0;  // on each machine; if that has GPUs, only the number of GPUs is allowed
+  // Number of ranks on each machine. If the machine has GPUs, only 0 and the number of its GPUs are allowed.
+  std::uint32_t ranks = 0;
   std::string bytes = "1M";
   std::string algorithm{};
   std::string protocol = "simple";
@@ -61,7 +62,7 @@ struct SimTask {
   Cluster cluster;
   // A text for people: from which shape or file the machine comes, and which parts of it the simulation uses.
   std::string machine;
-  // A text for people that says which defaults replace unknown values. Empty if nothing was unknown.
+  // A text for people that says which defaults replace unknown values. Empty if none do.
   std::string parameters_notes;
   Parameters parameters;
   SimulateOptions options;

@@ -45,15 +45,15 @@ Result<SimRow> run_one(const SimTask& task, const Network& network, Algorithm al
   return *std::move(best);
 }
 
-// A greater number for a less detailed model.
+// Returns a greater number for a less detailed model.
 int coarseness(SimulationModel model) {
   if (model == SimulationModel::kFlows) return 0;
   return model == SimulationModel::kEvents ? 1 : 2;
 }
 
-// Models consider different effects, so rows can only be compared if the same model simulated them. This function
-// finds the least detailed model of all rows, and simulates the rows of other models again with it. A row for which
-// that model fails keeps its result.
+// Models consider different effects, so rows can only be compared if the same model simulated them. This function finds
+// the least detailed of the models that simulated these rows, and simulates the rows of other models again with it. A
+// row for which that model fails keeps its result.
 void rerun_with_one_model(const SimTask& task, const Network& network, std::vector<SimRow>& rows,
                           const SimProgress& progress) {
   SimulationModel common = SimulationModel::kFlows;

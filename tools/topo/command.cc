@@ -42,13 +42,13 @@ struct TopoOptions {
 
 // Everything that is printed about a machine. The machine is this one, one from a file (--xml), or a shape (--shape).
 struct MachineView {
-  std::optional<Machine> machine{};  // set only for this machine
+  std::optional<Machine> machine{};  // set only if the machine is this one
   std::string file{};                // the path of the file; empty if the machine is not from a file
-  std::vector<Finding> findings{};   // about the file
-  std::vector<std::string> notes{};  // of discover(); empty unless it is this machine
+  std::vector<Finding> findings{};   // the findings about the file
+  std::vector<std::string> notes{};  // the notes of discover(); empty unless the machine is this one
   Cluster cluster{};
-  // Routes inside one machine, and across several machines like this one. Both are empty if the machine has too many
-  // GPUs or NICs for a search. `across` is also empty if no NIC has a known speed.
+  // Routes inside one such machine, and across several of them. Both are empty if the machine has too many GPUs or NICs
+  // for a search. `across` is also empty if no NIC has a known speed.
   Routes within{};
   Routes across{};
 };

@@ -210,7 +210,7 @@ std::string graph_text(const Graph& graph) {
   const Tree tree(graph);
   std::vector<std::vector<std::string>> rows{{"part", "what it is", "GB/s up", "other links (GB/s)"}};
   for (std::uint32_t node = 0; node < graph.nodes.size(); ++node) {
-    // The node is a root of the tree: a CPU, or a part that no PCI links connect to a CPU.
+    // True if the node is a root of the tree: a CPU, or a part that no PCI links connect to a CPU.
     if (tree.link_to[node] == kNone) add_rows(graph, tree, node, 0, rows);
   }
   return columns_text(rows);

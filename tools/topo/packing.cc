@@ -1,6 +1,7 @@
 // The method is column generation. The linear program contains only the tours that were found so far. Its prices are
-// passed to cheap_tour() and, if the limits permit, to cheapest_tour(), and a tour that costs less than 1 at these
-// prices is added. If there is no such tour, the optimum is reached.
+// passed to cheap_tour(). If this finds no tour that costs less than 1, if the total is not proven to be optimal, and
+// if the limits permit, the prices are passed to cheapest_tour(), too. A tour that costs less than 1 at these prices is
+// added to the linear program. If there is no such tour, the optimum is reached.
 #include "tools/topo/packing.h"
 
 #include <algorithm>
@@ -201,7 +202,8 @@ std::optional<Tour> first_tour(const TourProblem& problem, const PackingLimits& 
 
 // Lowers the bound if possible, without the linear program: for each place, with a price of 1 for the first resource of
 // each leg that leaves the place and for the last resource of each leg that arrives at it, and 0 for all others. If
-// every tour uses some of these resources, they limit the total.
+// every tour uses some of these resources, they limit the total. Also updates packing.proven; `total` is the total of
+// the linear program.
 void add_cut_bounds(const TourProblem& problem, double total, Packing& packing) {
   for (std::uint32_t place = 0; place < problem.places; ++place) {
     std::vector<double> prices(problem.capacity.size(), 0);
@@ -253,9 +255,9 @@ void use_tours(const TourProblem& problem, std::vector<Tour> tours, Packing& pac
   packing.total = packing.share * static_cast<double>(packing.tours.size());
 }
 
-// Rounds the tours of the linear program to equal shares. For a candidate share, each tour is repeated as often as the
-// share fits into the tour's own share, the largest first, up to max_tours. Candidates are the shares of tours divided
-// by whole numbers, and the best one is used.
+// Rounds the tours of the linear program to equal shares. For a candidate share, each tour is repeated as often as that
+// share fits into the tour's own share; tours with larger shares come first, and there are at most max_tours in all.
+// Candidates are the shares of tours divided by whole numbers, and the best one is used.
 void use_rounded(const TourProblem& problem, std::vector<std::pair<double, Tour>> shares, std::uint32_t max_tours,
                  Packing& packing) {
   std::stable_sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -282,9 +284,9 @@ struct Aim {
 };
 
 // Equal shares are always limited by a resource that they fill completely, so the best share is a capacity divided by a
-// whole number. Returns the aims with such shares (the number is at most kMaxLoads) whose total is not above the bound,
-// and larger than that of the present packing (or about equal, with at most as many tours). The largest total comes
-// first; of equal totals, the fewest tours.
+// whole number. Returns the aims with such shares (with whole numbers up to kMaxLoads) whose total is not above the
+// bound, and larger than that of the present packing (or about equal, with at most as many tours). The largest total
+// comes first; of equal totals, the fewest tours.
 std::vector<Aim> aims_above(const TourProblem& problem, std::uint32_t max_tours, const Packing& packing) {
   std::vector<double> capacities = problem.capacity;
   std::sort(capacities.begin(), capacities.end());

@@ -5,9 +5,9 @@
 //
 //  maximise sum of x_t over all tours t,   so that on each resource r:  sum of x_t * loads_t(r) <= capacity_r,  x >= 0
 //
-// If an upper bound is known, the result contains its proof: prices of the resources, at which every tour costs at
-// least 1, while all capacities together cost `bound`. Therefore no set of tours, with equal shares or not, has more
-// bandwidth than `bound`.
+// If an upper bound is known and there are tours, the result contains the proof of the bound: prices of the resources,
+// at which every tour costs at least 1, while all capacities together cost `bound`. Therefore no set of tours, with
+// equal shares or not, has more bandwidth than `bound`.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,8 @@ struct TourProblem {
   std::vector<Leg> between{};      // indexed by from * places + to
   std::vector<Door> doors{};
   std::vector<Exit> exits{};
-  // Every tour may also be taken in reverse. Door i and exit i are then the same NIC, or (if `closed`) both at place 0.
+  // true: every tour may also be taken in reverse, and door i and exit i are the same NIC or (if `closed`) both at
+  // place 0.
   bool reversible = false;
   bool closed = false;  // a ring in one machine: the exit's legs are paths to place 0, and not to the outside
 

@@ -121,7 +121,7 @@ Result<RegretOptions> regret_options(const TuneArguments& given) {
 std::optional<std::pair<std::int32_t, std::int32_t>> parse_ranks(const std::string& text) {
   int first = 0;
   int last = 0;
-  // Number of characters that sscanf() has parsed. The text is invalid if this is not its whole length.
+  // Number of characters that sscanf() has parsed. The text is invalid if this is not the length of the text.
   int used = 0;
   const bool range = std::sscanf(text.c_str(), "%d-%d%n", &first, &last, &used) == 2;
   const bool number = !range && std::sscanf(text.c_str(), "%d%n", &first, &used) == 1;
@@ -269,7 +269,7 @@ Result<Parameters> measure_machine(const Config& config, std::uint32_t cores, st
   const TemporaryFile rows;
   if (!rows.made()) return system_error("cannot make a temporary file", errno);
   const auto crowd = std::min<std::uint32_t>(2 * cores, kMostCrowd);
-  // With more ranks than cores, every wait includes a switch of a core, so the choices change there.
+  // Includes more ranks than cores (up to kMostCrowd), because every wait then includes a switch of a core.
   std::vector<std::uint32_t> numbers;
   for (const std::uint32_t ranks : {2u, cores, cores + 1, crowd}) {
     const std::uint32_t number = std::min(ranks, kMostCrowd);

@@ -90,8 +90,8 @@ class Measurer {
     return {};
   }
 
-  // The calls for which there is a choice. `calls`: this job uses system calls in calls of any length; otherwise, in
-  // none.
+  // Measures the calls for which there is a choice. If `calls` is true, this job uses system calls in calls of any
+  // length, otherwise in none.
   Status choices(bool calls) {
     detail::ChoiceMeasurer measurer(calls ? nullptr : &communicator_, calls ? &communicator_ : nullptr, kChoiceSamples);
     TUTTI_TRY(measurer.run());

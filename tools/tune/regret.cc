@@ -133,7 +133,7 @@ class RegretRank {
       }
       best = candidates.front().best_us();
       for (const Candidate& one : candidates) best = std::min(best, one.best_us());
-      // The clocks of the ranks differ slightly, so they agree whether the time is over: all must end in the same
+      // The clocks of the ranks differ slightly, so the ranks agree whether the time is over: all must end in the same
       // round.
       auto over = most(now_us() > end_us ? 1 : 0);
       if (!over) return over.error();

@@ -17,7 +17,7 @@ namespace tutti::tool {
 
 struct RegretOptions {
   std::vector<CollectiveKind> kinds{CollectiveKind::kAllReduce};
-  std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes: message_elements() of float32
+  std::vector<std::uint64_t> sizes{};  // lengths of messages in bytes, which message_elements() rounds
   MemoryKind memory = MemoryKind::kPlain;
   // Largest number of rounds of a point (a collective and a size). In each round, one sample of every algorithm is
   // taken, except of those that were much slower than the best one in kFewestRounds (regret.cc) rounds. A point that

@@ -157,7 +157,7 @@ class Reader {
         return false;
       }
       const auto control = [](char letter) { return std::iscntrl(static_cast<unsigned char>(letter)) != 0; };
-      // If a message about this value contained a control character, the terminal would interpret it as a command.
+      // If a message about this value contained a control character, a terminal could interpret it as a command.
       if (std::any_of(value.begin(), value.end(), control)) {
         refuse(offset, fmt::format("attribute {} of <{}> holds a control character", shown(key), name),
                "names and numbers have none");

@@ -14,17 +14,18 @@ namespace {
 
 constexpr std::int64_t kMostLinks = 1'024;  // largest valid value of the attribute count (parallel links)
 constexpr double kMostGbytes = 1e6;
-// Values of the attribute tclass, the PCI class of the other end of an NVLink: that of an NVSwitch (without the last
-// byte), and that of a POWER CPU.
+// The value of the attribute tclass (the PCI class of the other end of an NVLink) for an NVSwitch, without the last
+// byte.
 constexpr std::uint32_t kBridgeKind = 0x0680;
+// the value of tclass for a POWER CPU
 constexpr std::uint32_t kCpuClass = 0x068001;
 
 // The link between two parts, as the elements of both parts describe it. Index 0 is the part with the lower node
 // number.
 struct LinkReport {
   std::uint32_t count[2] = {0, 0};    // number of parallel links; 0: this part does not describe the link
-  std::uint32_t element[2] = {0, 0};  // index of the element that describes the link
-  double gbytes_per_s = 0;            // 0: the default for the kind of link
+  std::uint32_t element[2] = {0, 0};  // index of the last element that describes the link
+  double gbytes_per_s = 0;            // the largest that an element states; 0: the default for the kind of link
 };
 
 class Links {

@@ -91,7 +91,8 @@ void Comm::abort() {
 }
 
 void Comm::fail_on_all_ranks(const Failure& failure) {
-  // The barrier may fail, because a rank that has left it may already have aborted. The failure is known all the same.
+  // An error of the barrier is ignored, because a rank that has left the barrier may already have aborted its
+  // communicators. `failure` is thrown all the same.
   if (comm_ != nullptr) static_cast<void>(comm_->barrier());
   throw failure;
 }

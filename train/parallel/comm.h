@@ -1,10 +1,12 @@
 // Comm: collectives and sends of tensors over Tutti, and the time that a rank waits for them.
 //
 // In train/, errors are exceptions of the type Failure, because an error inside libtorch's backward pass cannot be
-// returned in another way. Failure contains Tutti's error; require() only appends to its message.
+// returned in another way. A Failure contains a tutti::Error. If a call of Tutti has failed, that is the error of the
+// call; require() may append to its message.
 //
-// All tensors are contiguous, and are on one device. Calls on GPU tensors are ordered in the default stream of the
-// current context, which is also libtorch's default stream. One thread uses a Comm and its Pending objects.
+// The tensors of a call must be contiguous and on the same device. Calls on GPU tensors are ordered in the default
+// stream of the current context, which is also libtorch's default stream. One thread uses a Comm and its Pending
+// objects.
 #pragma once
 
 #include <torch/torch.h>
@@ -33,14 +35,16 @@ class Failure : public std::exception {
   std::string text_;
 };
 
-// Throws Failure if `status` is an error. `group_text` is appended to the message, if it is not null. For a smaller
-// group, with other rank numbers than the job, it lists the ranks of the job in the group.
+// Throws Failure if `status` is an error. `group_text` is appended to the message, if it is not null. It lists the
+// ranks of the job in a group that Comm::split() has made (see Comm::group_text_).
 void require(const Status& status, const std::string* group_text = nullptr);
 
-// The time in seconds that a rank has waited in calls, and a number of bytes: the lengths of the outputs of its
-// collectives and of the tensors that it has sent. Receives do not count. Used by one thread.
+// What the calls of a rank have cost. Used by one thread.
 struct CommTime {
+  // Time in seconds that the rank has spent in collectives, sends and receives of a Comm, and in Pending::wait().
   double exposed_s = 0;
+  // Sum of the lengths of the outputs of its collectives and of the tensors that it has sent. Tensors that it has
+  // received by start_receive() do not count.
   std::uint64_t bytes = 0;
 };
 
@@ -100,9 +104,9 @@ class Comm {
   Pending start_send(const Tensor& values, std::int32_t peer);
   Pending start_receive(const Tensor& values, std::int32_t peer);
 
-  // A float32 tensor of `count` zeros, in memory that all ranks of a machine can map, so that collectives need no
-  // copies. On a GPU, in a group of one rank, or with no elements it is ordinary memory. The tensor must be destroyed
-  // before the communicator of this Comm.
+  // A float32 tensor of `count` zeros, in memory that the ranks of a machine share if they can (see
+  // Communicator::allocate()), so that collectives on it avoid a copy. On a GPU, in a group of one rank, or with no
+  // elements it is ordinary memory. The tensor must be destroyed before the communicator of this Comm.
   Tensor shared_zeros(std::int64_t count, torch::Device device);
 
  private:
@@ -114,10 +118,10 @@ class Comm {
   Communicator* comm_ = nullptr;
   CommTime* time_;
   Algorithm algorithm_ = Algorithm::kAuto;
-  // After split(): for each rank of this group, its rank in the job. Empty: this group has the ranks of the job.
+  // If split() has made this communicator: for each rank of this group, its rank in the job. Otherwise empty.
   std::vector<std::int64_t> job_ranks_;
-  // After split(): a text for error messages that lists the ranks of the job in this group. null: the ranks are those
-  // of the job.
+  // If split() has made this communicator: a text for error messages that lists the ranks of the job in this group.
+  // Otherwise null.
   std::shared_ptr<const std::string> group_text_;
 };
 

@@ -24,8 +24,8 @@ class GradientScatter {
   // Prepares a buffer with zeros for the gradients of the bucket. If the buffer is still in use, this waits for its
   // reduce-scatter.
   void open(std::size_t bucket);
-  // Starts the reduce-scatter of the bucket. Its result is added to `shard` later, by open() or finish(), or, without
-  // overlap, at once.
+  // Starts the reduce-scatter of the bucket. With overlap, open() or finish() adds its result to `shard` later. Without
+  // overlap, this function waits for the result and adds it.
   void close(std::size_t bucket, Tensor& shard);
   // Waits for the reduce-scatters of all outstanding buckets, and adds their results to the shards.
   void finish();

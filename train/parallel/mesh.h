@@ -20,11 +20,11 @@ struct Mesh {
   CommTime time;
   // all ranks of the job
   Comm world;
-  Comm data;    // ranks that hold the same layers and train on different samples
+  Comm data;    // ranks that have the same layers and train on different samples (with kServer also the servers)
   Comm tensor;  // ranks that share each layer (tensor parallel)
   Comm pipe;    // the stages of one pipeline
-  Comm group;   // ranks of `data` that share one set of shards (kMics)
-  Comm across;  // ranks of `data` with the same shard in different groups (kMics)
+  Comm group;   // only kMics: ranks of `data` that share one set of shards; otherwise this rank alone
+  Comm across;  // only kMics: ranks of `data` with the same shard in different groups; otherwise this rank alone
   // Aborts all communicators of the mesh.
   void abort();
   bool is_last_stage() const { return pipe.rank() + 1 == pipe.size(); }

@@ -8,7 +8,7 @@ namespace tutti::train {
 namespace {
 
 constexpr std::int64_t kMostDimensions = 6;
-constexpr std::size_t kMaxPendingSends = 8;  // tensors with outstanding sends; each has a header and values
+constexpr std::size_t kMaxPendingSends = 8;  // limit for tensors with outstanding sends; each has a header and values
 
 // Sends and receives tensors between stages. A header with the shape is sent before the values, because the receiver
 // does not know the shape.
@@ -93,7 +93,7 @@ void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& o
                   const std::vector<MicroBatch>& batches) {
   Stage stage(layers, replicas, options, mesh, batches);
   // `ahead` is the number of forward passes before forward and backward passes alternate: with gpipe all of them, with
-  // 1f1b the number of stages after this one (`behind`).
+  // 1f1b as many as there are stages after this one (`behind`), but at most all.
   const auto behind = static_cast<std::size_t>(mesh.pipe.size() - 1 - mesh.pipe.rank());
   const std::size_t ahead = schedule == Schedule::kGpipe ? batches.size() : std::min(behind, batches.size());
   for (std::size_t batch = 0; batch < ahead; ++batch) stage.forward(batch);

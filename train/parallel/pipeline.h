@@ -19,13 +19,13 @@ namespace tutti::train {
 // A micro-batch. The first stage uses the inputs, the last stage uses the loss.
 struct MicroBatch {
   Tensor inputs;
-  // Computes the loss of the last stage's output, which is a leaf tensor, and runs the backward pass of the loss.
-  // Then the gradient of `output` is set.
+  // Computes the loss of the last stage's output, which is a leaf tensor, and runs the backward pass of the loss. That
+  // sets the gradient of `output`.
   std::function<void(const Tensor& output)> backward_of_loss;
 };
 
-// Executes the forward and backward passes of all micro-batches, on every stage of the pipeline. With one stage,
-// nothing is sent to other stages. Throws Failure.
+// Executes the forward and backward passes of all micro-batches through the layers of this rank's stage. All stages of
+// the pipeline must call it. With one stage, nothing is sent. Throws Failure.
 void run_pipeline(const Layers& layers, Replicas& replicas, const PassOptions& options, Mesh& mesh, Schedule schedule,
                   const std::vector<MicroBatch>& batches);
 

@@ -1,13 +1,13 @@
 // Replicas: how ranks that train the same layers on different samples share values, gradients and optimizer state. Each
 // strategy has a file of its own, except that ZeRO-3 and MiCS share one. The learner uses all of them in the same way:
 //
-//   begin_step()                          sets the gradients to zero
+//   begin_step()                          the gradients of the step start at zero
 //   for each pass (micro-batch):
 //     need(layer), forward                                               for each layer, first to last
 //     need(layer), begin_backward(layer), backward, end_backward(layer)  for each layer, last to first
 //   finish()                              shards() then hold the sums of the gradients of all ranks
 //   ... the optimizer changes the values of shards() ...
-//   publish()                             all ranks then have the new values
+//   publish()                             the next passes of all ranks then use the new values
 //
 // The passes scale their gradients so that the plain sum over all ranks and passes is the gradient of the batch.
 //
@@ -24,7 +24,8 @@
 
 namespace tutti::train {
 
-// The values that this rank updates: two one-dimensional tensors of equal length, and the parameter slices in them.
+// Values that this rank updates, and their gradients: two one-dimensional tensors of equal length, and the parameter
+// slices in them.
 struct Shard {
   Tensor values;
   Tensor gradients;  // valid after finish(): the sum over all ranks and passes

@@ -36,8 +36,8 @@ void SharedValues::drop(Buffer& buffer) {
   buffer.bucket = -1;
 }
 
-// If neither buffer has the bucket, gathers it into the buffer that is not `but_not`. If `but_not` is -1, it uses the
-// buffer that need() has not used last.
+// If neither buffer has the bucket, starts to gather it into the buffer that is not `but_not`, or, if `but_not` is -1,
+// into the buffer that need() has not used last.
 std::size_t SharedValues::buffer_of(std::size_t bucket, std::ptrdiff_t but_not) {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (buffers_[i].bucket == static_cast<std::ptrdiff_t>(bucket)) return i;

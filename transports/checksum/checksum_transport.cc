@@ -128,7 +128,7 @@ class ChecksumReceive final : public ReceiveConnection {
 
   std::unique_ptr<ReceiveConnection> inner_;
   const std::string hop_;  // for example "from rank 1 to rank 2 over tcp, 10.0.0.7:4711"
-  // The call for which the message at the front was found intact; empty: it was not checked yet.
+  // The call for which the message at the front was found intact; empty: it was not found intact yet.
   std::optional<CallTag> checked_call_;
   Counter counter_;
   std::string damage_;

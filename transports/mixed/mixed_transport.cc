@@ -31,7 +31,8 @@ class RemoteSendConnection final : public SendConnection {
     const std::byte* data = local_.window_address(place, bytes);
     TUTTI_ASSERT(data != nullptr, "window {} is not registered, or ends before {} + {} bytes", place.window,
                  place.offset, bytes);
-    // A segment of the shared heap is not passed as a whole, because a network card would then pin all its pages.
+    // For a segment of the shared heap, `window` is empty, and only the message is passed: a network card could
+    // otherwise pin all pages of the segment.
     const std::span<const std::byte> window = local_.window_memory(place);
     remote_->send_pinned(window.empty() ? std::span(data, bytes) : window, data, bytes, tag);
   }

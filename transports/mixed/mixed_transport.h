@@ -72,7 +72,7 @@ class MixedTransport final : public Transport {
   void announce_abort() override;
 
  private:
-  // Sleeps until the doorbell of either transport is rung.
+  // Sleeps until the doorbell of either transport is rung, or until the timeout.
   class BothDoorbell final : public Doorbell {
    public:
     BothDoorbell(std::unique_ptr<DescriptorDoorbell> local, PollDoorbell& remote)

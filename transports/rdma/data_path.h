@@ -2,8 +2,8 @@
 // Status boards, close notifications, and the detection that a process has ended remain the task of TcpTransport.
 // OffloadTransport combines a DataPath with a TcpTransport.
 //
-// There is one DataPath for each transport, used by the thread that drives progress. Connections may outlive it,
-// like those of a Transport.
+// Each OffloadTransport has its own DataPath, which is used by the thread that drives progress. The connections of a
+// DataPath may outlive it.
 #pragma once
 
 #include <cstddef>
@@ -50,17 +50,17 @@ class DataPath {
   // The devices and ports that connect this rank to the peer. See Transport::peer_path().
   virtual std::string describe_path(std::uint32_t /*peer*/) { return {}; }
   // The reason why messages to or from the peer cannot pass any more, with the device, port and queue pair if they are
-  // known. Empty as long as they can. With UCX also empty for kErrorDelayNs after the failure, in which TCP may show a
-  // more precise reason, and if the peer has left.
+  // known. Empty if no such failure is known. With UCX also empty for kErrorDelayNs after the failure, in which TCP may
+  // show a more precise reason, and if the peer has left.
   virtual std::optional<std::string> broken(std::uint32_t peer) = 0;
   // True if the peer itself has reported that messages cannot pass between the two ranks, even if the peer has since
   // left properly.
   virtual bool peer_reported_broken(std::uint32_t /*peer*/) { return false; }
   // Waits until everything that was sent has arrived (verbs) or has at least left this process (UCX), as far as that is
-  // possible, but only until `timeout_ns` have passed. Call it before the path ends.
+  // possible, but at most `timeout_ns`. Call it before the path ends.
   virtual void drain(std::int64_t timeout_ns) = 0;
   virtual MemoryReleaseCallback memory_release_callback() { return {}; }  // see Transport
-  // Number of send completions that the network has reported so far; 0 if the path does not count them.
+  // Number of successful send completions that the network has reported so far; 0 if the path does not count them.
   virtual std::uint64_t send_completions() const { return 0; }
   // Problems to report in the message of a wait that has timed out; empty if there are none.
   virtual std::string troubles() = 0;
@@ -69,7 +69,7 @@ class DataPath {
 // The parts of its transport that a data path may use. They outlive the path.
 struct DataPathHost {
   HandshakeChannel& handshake_channel;
-  // The TCP connections to all peers, which carry the status boards, and the doorbell on which this rank sleeps.
+  // The TCP connections to the peers, which carry the status boards, and the doorbell on which this rank sleeps.
   TcpLinks& links;
 };
 

@@ -35,8 +35,8 @@ class HandshakeChannel {
   // Returns the text that `peer` has sent with the same value of `lane`, once. Empty if it has not arrived yet, or if
   // this rank has not called send() for `peer`.
   std::optional<std::string> take(std::uint32_t peer, std::uint16_t lane);
-  // Processes everything that has arrived, and sends everything that waits. If a peer sends something malformed, the
-  // reason is kept in trouble().
+  // Processes everything that has arrived, and sends everything that waits, as far as possible now. If a peer has sent
+  // something that a correct peer never sends, trouble() describes it afterwards.
   void pump();
   // True if the peer has sent something that a correct peer never sends. Nothing more is received from it.
   bool corrupt(std::uint32_t peer) const;

@@ -35,7 +35,8 @@ void back_off(int& checks) {
   }
 }
 
-// Returns a descriptor that reports unmapping, moving and discarding of memory; -1 if that is not supported.
+// Returns a descriptor that reports unmapping, moving and discarding of memory; -1 if that is not supported or not
+// permitted.
 int open_descriptor() {
   int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
   if (fd < 0) fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));  // Linux < 5.11 refuses the flag
@@ -128,7 +129,7 @@ bool MemoryMonitor::gone_since(Cursor& cursor,
     const Range& range = ranges_[cursor % kMaxRecorded];
     gone(range.begin.load(std::memory_order_relaxed), range.end.load(std::memory_order_relaxed));
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // the ranges were read before this line
+  std::atomic_thread_fence(std::memory_order_acquire);  // so that the ranges above are read before now() below
   return now() - first < kMaxRecorded;                  // true if no range that was read above has been overwritten
 }
 

@@ -1,11 +1,11 @@
-// MemoryMonitor: reports when watched memory of this process is returned to the operating system or gets different
-// pages (munmap, mremap, madvise, a heap that shrinks), whichever code does it, and before the system call that does it
-// returns. It is needed by caches that identify memory by its address, for example those of registrations with a
-// network card.
+// MemoryMonitor: reports which watched memory of this process was returned to the operating system or has got different
+// pages (munmap, mremap, madvise, a heap that shrinks), whichever code did it. As soon as the system call that did it
+// has returned, gone_since() reports that memory. Caches that identify memory by its address need the reports, for
+// example those of registrations with a network card.
 //
 // It is implemented with userfaultfd: the kernel delays such a system call until the thread of this monitor has read
 // the event. The thread takes no lock and never allocates memory. Otherwise it could wait for a thread that waits
-// for it. There is at most one monitor per process. It exists until the process ends.
+// for it. There is at most one monitor per process, and it exists until the process ends.
 #pragma once
 
 #include <sys/types.h>

@@ -89,7 +89,7 @@ std::string OffloadTransport::troubles() {
 }
 
 // The close notification is sent last, so with verbs a peer that has received it has received everything before it,
-// unless drain() ran out of time. With UCX, sent messages can arrive after it (see
+// unless drain() ran out of time or a lane has broken. With UCX, sent messages can arrive after it (see
 // UcxReceiveConnection::may_bring_more()).
 void OffloadTransport::announce_leave() {
   if (std::exchange(left_, true)) return;

@@ -1,7 +1,7 @@
 // OffloadTransport: a TcpTransport that sends its messages over a DataPath to the peers that the DataPath reaches.
 // Status boards, close notifications, and the detection that a process has ended remain on TCP. Two ranks that exchange
-// messages have a TCP connection in each direction, which also carries the handshake of the data path, and can have
-// control connections (transports/tcp/board.h).
+// messages over the DataPath have a TCP connection in each direction, which carries the handshake of the data path, and
+// can have control connections (transports/tcp/board.h).
 //
 // Thread safety as in transport.h.
 #pragma once

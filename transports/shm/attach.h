@@ -6,7 +6,8 @@
 // When a process has exited, the kernel may give its process number to another process. The caller therefore checks
 // that the process is alive before each call of read_process() and write_process() (SegmentExchange::peer_gone).
 // Between that check and the call the number is practically never given to another process, because the kernel reuses a
-// number only after all others.
+// number only after all others. can_attach() needs no such check, because it compares what it reads with the expected
+// header.
 #pragma once
 
 #include <sys/types.h>

@@ -161,8 +161,8 @@ class SubExchange final : public SegmentExchange {
   std::vector<std::uint32_t> members_;
 };
 
-// The mappings and datagrams of ranks that one create_all() has made in this process. The InProcessExchanges of these
-// ranks share it. Thread-safe.
+// The mappings, datagrams and wake-ups of ranks that one create_all() has made in this process. The InProcessExchanges
+// of these ranks share it. Thread-safe.
 class InProcessRelay {
  public:
   void insert(std::uint32_t rank, std::uint32_t id, std::shared_ptr<Mapping> mapping);

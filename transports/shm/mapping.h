@@ -41,8 +41,8 @@ class Mapping {
   ~Mapping();
   // The owner of the memory calls it when the mapping is no longer needed, although peers may still have it mapped.
   // Adopted memory becomes private again, with the same contents; if the system refuses that, it stays shared. Lent
-  // memory stays as it is. The pages of other memory are freed, unless fd() is -1, and peers then read zeros. A second
-  // call has no effect.
+  // memory stays as it is. The pages of other memory are freed, after which peers read zeros there; if fd() is -1, they
+  // are not freed. A second call has no effect.
   void retire();
   bool adopted() const { return origin_ == Origin::kAdopted; }
   bool lent() const { return origin_ == Origin::kLent; }

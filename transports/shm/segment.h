@@ -111,7 +111,8 @@ struct alignas(2 * kLine) CommonCounters {
   // Number of ranks that have armed their FutexDoorbell. Too high if a rank was killed while it was armed, which only
   // costs time.
   std::atomic<std::uint32_t> sleepers;
-  // Not 0: some rank cannot map the segments of the ranks' shared heaps, so no rank offers memory of its heap.
+  // Not 0: no rank offers memory of its shared heap, because some rank has a limited address space (ulimit -v) or could
+  // not map memory that a peer shares.
   std::atomic<std::uint32_t> heap_refusals;
 };
 
@@ -124,7 +125,8 @@ struct alignas(kLine) SegmentHeader {
   std::uint32_t slot_bytes;
   std::uint64_t bytes;
   // The address at which the owner has mapped the segment. A peer reads this address in the process of the owner by
-  // cross-memory attach. If it finds this header there, it can attach to that process.
+  // cross-memory attach. If it finds this header there, that process is the owner, and the peer can read its memory:
+  // see can_attach().
   std::uint64_t address;
   std::array<std::uint64_t, 2> nonce;  // random; proves to an attaching peer that the other process is the owner
   bool operator==(const SegmentHeader&) const = default;

@@ -1,5 +1,5 @@
-// Finds the shared heap of this process (src/heap). Peers can map its blocks, so collectives treat them like registered
-// memory. Thread-safe.
+// Finds the shared heap of this process (src/heap). Peers can normally map its blocks, and collectives then treat them
+// like registered memory. Thread-safe.
 #pragma once
 
 #include <string>

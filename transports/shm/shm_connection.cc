@@ -104,8 +104,9 @@ Arrival ShmReceiveConnection::look(Descriptor& descriptor) {
 
 Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>) {
   if (front_tag_.sequence == call.sequence) {
-    // The message may have been seen by a probe (Communicator::next_sender()), which asks with the tag of a send of 0
-    // int8, because it does not know the tag of the receive that will take the message.
+    // The sequence numbers alone do not suffice: a probe (Communicator::next_sender()) may have found the message. A
+    // probe asks with the tag of a send of 0 int8, because it does not know the tag of the receive that will take the
+    // message.
     if (front_tag_ == call) return Arrival::kMessage;
     mismatched_ = front_tag_;
     return Arrival::kMismatch;
@@ -120,7 +121,7 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       continue;
     }
     // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
-    // up. If `call` is a collective, the status board of the peer then contains the reason.
+    // up. If `call` is a collective, the status board of the peer then normally contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {

@@ -20,8 +20,8 @@ class ShmWindow final : public Window {
   ~ShmWindow() override {
     if (getpid() != process_) return;  // a copy in a forked child must not free the pages of the rank
     runs_through([this] { table_->erase(id_); });
-    // Frees the pages, although peers may keep their mapping for a while. Adopted pages become private again instead,
-    // and lent pages stay as they are.
+    // Normally frees the pages, although peers may keep their mapping for a while. Adopted pages become private again
+    // instead, and lent pages stay as they are.
     mapping_->retire();
   }
   std::byte* data() const override { return mapping_->data(); }
@@ -351,8 +351,8 @@ std::optional<std::byte*> ShmTransport::peer_output(std::uint32_t peer, std::uin
   if (entered == sequence && window != 0) {
     mapping = exchange_->find(peer, window);
     // If the mapping can still arrive, the result is empty, and the caller asks again. If the mapping is lost, the
-    // result is null, so this call sends in another way. The next call tries again, if the user has registered the
-    // memory.
+    // result is null, so this call sends in another way. The next call tries again, unless the memory is part of a
+    // shared heap, which is not offered any more after a loss.
     if (mapping == nullptr && !take_memory_loss(peer, window)) return std::nullopt;
     if (mapping != nullptr && (offset > mapping->size() || bytes > mapping->size() - offset)) {
       mapping = nullptr;  // a correct peer does not offer such a range

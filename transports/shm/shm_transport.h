@@ -107,7 +107,7 @@ class ShmTransport final : public Transport {
                                         std::uint64_t bytes) override;
   std::optional<MemoryLoss> take_memory_loss(std::uint32_t peer, std::uint32_t window) override {
     auto loss = exchange_->take_loss(peer, window);
-    // From now on no rank offers its heap. Memory that the user has registered is offered again in the next call.
+    // From now on no rank offers memory of its heap. Other registered memory is offered again in the next call.
     if (loss) refuse_heaps();
     return loss;
   }
@@ -135,8 +135,8 @@ class ShmTransport final : public Transport {
   std::span<const std::byte> window_memory(const WindowRef& place) const;  // see WindowTable::memory()
 
  private:
-  // The last result of peer_output() for a peer that was not empty, and the sequence number for which it was called. It
-  // keeps the mapping alive until there is such a result for another sequence number.
+  // For one peer: the last result of peer_output() that was not empty, and the `sequence` of that call. `mapping` keeps
+  // the memory mapped until there is such a result for another sequence number.
   struct PeerOutput {
     std::uint64_t sequence = 0;
     std::byte* data = nullptr;
@@ -172,8 +172,8 @@ class ShmTransport final : public Transport {
   std::shared_ptr<SegmentExchange> exchange_;  // shared with the windows, which may outlive the transport
   std::shared_ptr<WindowTable> windows_;       // shared with the windows, too
   const HeapInterface* const heap_ = find_shared_heap();  // null if this process has none
-  // The segments of the shared heap from which a call has used memory. Each is a window of this rank, as long as the
-  // transport exists.
+  // heap_mutex_ guards heap_windows_: one window for each segment of the shared heap from which a call has used memory.
+  // They exist as long as the transport.
   std::mutex heap_mutex_;
   std::vector<std::unique_ptr<Window>> heap_windows_;
   FutexDoorbell doorbell_;

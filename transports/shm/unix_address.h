@@ -48,7 +48,7 @@ struct DialResult {
   Reach reach = Reach::kFailed;
   int fd = -1;         // for kReached: the connected, non-blocking socket, owned by the caller; otherwise -1
   pid_t process = -1;  // for kReached: process number of the listener; 0 if the listener is in another PID namespace
-  int error = 0;       // errno of the failed attempt; 0 for kReached, or if nothing was attempted
+  int error = 0;       // errno of the failed attempt; EPERM for kOtherUser; 0 for kReached, or if nothing was attempted
 };
 
 // Creates a non-blocking SOCK_SEQPACKET listener with a queue for `backlog` connections, or fewer if the kernel limits

@@ -2,8 +2,8 @@
 // machine.
 //
 // It uses Unix sockets (SOCK_SEQPACKET) with abstract addresses, so it creates no files, and nothing remains when the
-// processes exit. There is one connection for each pair of ranks; when a peer exits, the kernel closes its end. All
-// communicators of a rank that share a JobContext use one exchange, through SubExchange.
+// processes exit. There is one connection for each pair of ranks in a group (see connect()); when a peer exits, the
+// kernel closes its end. All communicators of a rank that share a JobContext use one exchange, through SubExchange.
 //
 // Authentication: according to the kernel, the peer must belong to the same user. The connecting rank must also
 // present the nonce that the listening rank has published through the bootstrap. The length of everything received is

@@ -251,7 +251,8 @@ void SimEnvironment::kill_remaining() {
   }
 }
 
-// Chooses the rank that runs next, at random. As long as no rank is ready, it advances the clock.
+// Chooses the rank that runs next, at random. As long as no rank is ready, it advances the clock or, if no rank will
+// ever be ready again by itself or the time limit has passed, calls kill_remaining().
 void SimEnvironment::pass_turn() {
   std::vector<std::uint32_t> ready;
   while (true) {

@@ -3,9 +3,9 @@
 //
 // Each rank is a thread, but only the rank that has the turn runs. When it pauses, the environment passes the turn to a
 // rank that it chooses at random. The whole run is therefore a function of the options, which include the seed. Time
-// only passes in events and sleeps: if all ranks wait, the clock jumps to the next event or end of a sleep. Production
-// code runs unchanged in this environment, through the interfaces Clock, Waiter and Transport. The transport is the one
-// in sim_transport.cc, or a real transport over a simulated kernel.
+// only passes if no rank is ready to run: the clock then jumps to the next event, or to the end of a sleep or of a
+// stop. Production code runs unchanged in this environment, through the interfaces Clock, Waiter and Transport. The
+// transport is the one in sim_transport.cc, or a real transport over a simulated kernel.
 //
 // Faults happen at a given time, or before a given step of a rank. A step is a pause, or an action of the rank that
 // concerns other ranks, for example a send. When a rank is killed, its thread continues as a ghost, so that all objects
@@ -99,11 +99,13 @@ class SimEnvironment {
   std::uint64_t steps(std::uint32_t rank) const { return ranks_[rank].steps; }
   bool fired(std::size_t fault) const { return fired_[fault]; }  // index into SimOptions::faults
   bool overran() const { return overran_; }
-  // Resources that remain when all communicators have been destroyed, and errors that the environment has detected.
+  // open_windows() and open_connections(): resources that remain when all communicators have been destroyed.
+  // refused_writes() and late_stores(): errors that the environment has detected.
   std::size_t open_windows() const;
   std::size_t open_connections() const;
   std::size_t refused_writes() const;  // writes between live ranks into outputs that had been withdrawn
-  // Number of allocated windows into which a rank wrote after they had ended. Windows of killed ranks do not count.
+  // Number of allocated windows into which a rank wrote (other bytes than kEndedMemory) after they had ended. Windows
+  // of killed ranks do not count.
   std::size_t late_stores() const;
 
   // For the simulated clock, transport and kernel. During run(), only the rank that has the turn may call them.

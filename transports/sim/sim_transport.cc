@@ -1,9 +1,9 @@
 // SimTransport: the transport of a simulated machine with shared memory.
 //
-// Ranks access registered memory of their peers in place. A published message is read when the receiver handles it,
-// and a direct store into the output of a peer is visible immediately, as are changes of the status boards. Messages
-// and credits arrive after a random time, or later if a fault of the environment delays them. A peer detects a dead
-// process after a random time.
+// Ranks access registered memory of their peers in place. A published message is read when the receiver handles it (or,
+// if the network writes it into the output of the receiver, before that), and a direct store into the output of a peer
+// is visible immediately, as are changes of the status boards. Messages and credits arrive after a random time, or
+// later if a fault of the environment delays them. A peer detects a dead process after a random time.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -87,7 +87,8 @@ class SimSend final : public SendConnection {
     landing_ = {received_advert, offset};
     return true;
   }
-  // The length of the message is random, because receivers must accept any length.
+  // The length of the message is random (but at least the smaller of `bytes` and slot_bytes), because receivers must
+  // accept different lengths.
   std::uint64_t send_aimed(std::span<const std::byte>, const std::byte* data, std::uint64_t bytes,
                            const CallTag& tag) override {
     const std::uint64_t least = std::min(bytes, end_.environment.options().slot_bytes);

@@ -12,7 +12,8 @@
 namespace tutti {
 namespace {
 
-// A rank that is still in a call this long after its first wait in that call sends its state to the peers.
+// A rank that is still in a call this long after its first wait in that call sends its state to the peers, unless it
+// has done so already in that call.
 constexpr std::int64_t kLateNs = 50'000'000;
 // How long leave() and abort() wait, at most, for a failure or an abort to be sent. An encrypted connection can send
 // only after the peer's process has answered its handshake, and on a busy machine that process may not run for a while.

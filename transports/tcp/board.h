@@ -52,9 +52,11 @@ class StatePusher {
   bool flush();     // sends queued bytes; returns true if none are left, even if some connections could not be opened
   std::vector<PeerEvent> take_events();  // the events since the last call
   StateRecord record() const;
-  std::string trouble() const;  // why a connection could not be opened; empty if none has failed to open
-  // Opens the control connection to `peer` if there is none. No effect if an attempt has failed less than
-  // kRetryIntervalNs ago (board.cc), or if the connection has ended for good. take_events() returns the end of the
+  // Why the last attempt to open the connection to some peer failed. Empty if it failed for no peer, or if bytes were
+  // sent since then on each connection for which it failed.
+  std::string trouble() const;
+  // Opens the control connection to `peer` if there is none. No effect if the last attempt to open it began less than
+  // kRetryIntervalNs (board.cc) ago, or if the connection has ended for good. take_events() returns the end of the
   // connection. An end without a close frame or a refusal shows that the process of the peer has exited, unless the
   // network or a firewall has ended the connection.
   void connect(std::uint32_t peer);

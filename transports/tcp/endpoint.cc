@@ -17,14 +17,15 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kMaxPendingPreambles = 256;  // maximum number of connections with an incomplete preamble
-// For at least this time, a connection with an incomplete preamble is not refused to make space for others.
+// For at least this time (or preamble_timeout_ns, if that is shorter), a connection with an incomplete preamble is not
+// refused to make space for others.
 constexpr std::int64_t kMinPreambleTimeNs = 250'000'000;
 // Maximum number of detached mailboxes for which the close frame is kept, for peers that connect later.
 constexpr std::size_t kMaxClosedMailboxes = 1024;
 constexpr int kAcceptsAtOnce = 64;  // maximum number of connections that one call of accept_some() accepts
 constexpr int kLooksAtOnce = 4;     // maximum number of calls of epoll_wait() in one service()
-// How long pause_accepting() stops accepting: the system is short of descriptors or memory, or too many preambles or
-// handshakes are incomplete.
+// Shortest time for which pause_accepting() stops accepting connections. It is called if the system is short of
+// descriptors or memory, or if too many preambles or handshakes are incomplete.
 constexpr std::int64_t kAcceptPauseNs = 50'000'000;
 
 // Listens on the first free port of the range in `options`, and sets the port of `address` to it (to 0 if any port will
@@ -269,8 +270,8 @@ void TcpEndpoint::evict_handshakes(std::int64_t now_ns) {
 }
 
 // Refuses the connection that has waited longest for its preamble, to make space for others, or because its time is
-// over. Returns false if there is none, or if it has waited for less than kMinPreambleTimeNs, because it may come from
-// a rank over a slow network.
+// over. Returns false if there is none, or if it has waited for less than the time that kMinPreambleTimeNs describes,
+// because it may come from a rank over a slow network.
 bool TcpEndpoint::evict_oldest(std::int64_t now_ns) {
   const auto oldest =
       std::min_element(pending_preambles_.begin(), pending_preambles_.end(),
@@ -328,8 +329,8 @@ void TcpEndpoint::handle_authenticated(const Preamble& preamble, Socket socket) 
   advance_handshake(fd);
 }
 
-// Continues the TLS handshake of `fd`, if it is in handshakes_. When the handshake has ended, the connection goes to
-// the mailbox of its receiver. This also happens if the handshake failed, so that the receiver learns of the failure.
+// Continues the TLS handshake of `fd`, if it is in handshakes_. When the handshake has ended, route() passes the
+// connection on to its receiver. This also happens if the handshake failed, so that the receiver learns of the failure.
 void TcpEndpoint::advance_handshake(int fd) {
   const auto found = handshakes_.find(fd);
   if (found == handshakes_.end()) return;

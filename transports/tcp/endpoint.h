@@ -2,17 +2,18 @@
 //
 // It has no thread of its own. A rank that waits calls service(), which accepts connections and reads their preambles.
 // An accepted connection is put into the mailbox (TcpMailbox) of the communicator and rank that its preamble names. If
-// that mailbox is not attached yet, the connection is parked. If it was detached, the connection gets a close frame and
-// is closed.
+// that mailbox is one of the last kMaxClosedMailboxes (endpoint.cc) that were detached, the connection gets a close
+// frame and is closed. If that mailbox is neither attached nor one of these, the connection is parked until the mailbox
+// is attached.
 //
 // A connection is refused, for example, if its preamble does not prove that the sender has the key of the job, or if it
 // is a copy of an earlier connection; Refusal (wire.h) lists the reasons. Refusals are counted (see refusals()), and do
 // not delay any rank. The numbers of connections with an incomplete preamble and of parked connections are limited: see
 // the constants in endpoint.cc and TcpEndpointOptions.
 //
-// Thread-safe. Sleeping ranks watch wait_fd(). It becomes readable when a new connection, or data of a preamble or of a
-// handshake, has arrived, and stays readable until service() has handled it. While accepting is paused, new connections
-// do not make it readable.
+// Thread-safe. Sleeping ranks watch wait_fd(). It normally becomes readable when a new connection, or data of a
+// preamble or of a handshake, has arrived, and stays readable until service() has handled it. While accepting is
+// paused, new connections do not make it readable.
 //
 // TcpEndpoint has more than 40 methods and members, because a new connection passes through all its queues (preamble,
 // handshake, mailbox or parked) under one mutex.
@@ -46,11 +47,12 @@ struct TcpEndpointOptions {
   std::uint16_t last_port = 0;
   Key key{};               // known only to the ranks of the job; must not be all zeros
   Clock* clock = nullptr;  // null: the clock of the system
-  // A new connection is refused if its preamble has not arrived after this time. It can be refused earlier if too many
-  // others arrive.
+  // A new connection is refused if its preamble has not arrived after this time, which begins again if service() was
+  // not called for half of this time. It can be refused earlier if too many others arrive.
   std::int64_t preamble_timeout_ns = 5'000'000'000;
-  // A connection is refused if its TLS handshake is not complete after this time. The time is long, because a rank
-  // continues its handshakes only while it is in a call, and may do something else between two calls.
+  // A connection is refused if its TLS handshake is not complete after this time, which, too, begins again if service()
+  // was not called for half of preamble_timeout_ns. The time is long, because a rank continues its handshakes only
+  // while it is in a call, and may do something else between two calls.
   std::int64_t handshake_timeout_ns = 600'000'000'000;
   // Maximum number of connections with an incomplete preamble or TLS handshake. If it is reached, no connections are
   // accepted until there are fewer.

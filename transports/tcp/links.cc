@@ -289,9 +289,9 @@ void TcpLinks::pump() {
   pusher_->flush();
 }
 
-// Decides how to report a peer if its connections ended without a close frame. Until the probe has a result, the peer
-// stays kLive, with `cut` set. (status() clears `cut` again if the reason is a control connection that the peer did not
-// accept.)
+// Decides how to report a peer if its connections ended without a close frame. If that depends on a probe, the peer
+// stays kLive, with `cut` set, until the probe has a result. (status() clears `cut` again if the reason is a control
+// connection that the peer did not accept.)
 void TcpLinks::classify_end(std::uint32_t peer, PeerStatus& status) {
   Peer& known = peers_[peer];
   if (!known.tampering.empty()) {

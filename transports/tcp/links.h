@@ -33,7 +33,7 @@ struct TcpTransportOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   std::uint64_t communicator = 0;  // the same on all ranks; unique among the communicators that their endpoints serve
-  std::uint32_t slots = 4;  // most messages that can wait in a sending connection, in addition to those in the kernel
+  std::uint32_t slots = 4;  // maximum number of messages that wait in a sending connection, besides those in the kernel
   std::uint32_t slot_bytes = 128 * 1024;
   std::uint32_t lanes = 8;
   std::uint32_t socket_buffer_bytes = 0;  // 0: the kernel chooses the size
@@ -123,9 +123,9 @@ class TcpLinks {
   // Whether this rank makes the common socket, which both directions may use. That is the case if it is the lower
   // rank.
   bool makes_common_socket(std::uint32_t peer) const { return options_.rank < peer; }
-  // A socket that no connection uses any more. It is kept open until the peer ends it or sends a close frame, a
-  // connection uses it again (take_back()), or the transport is closed, because a close frame must be sent on it, and
-  // one may arrive on it.
+  // A socket that no connection uses any more. It is kept open until the peer ends it or sends a close frame or a
+  // refusal, a connection uses it again (take_back()), or the transport is closed, because a close frame must be sent
+  // on it, and one may arrive on it.
   struct Orphan {
     std::shared_ptr<LaneSocket> socket;
     std::uint32_t peer = 0;
@@ -160,7 +160,8 @@ class TcpLinks {
   // For a kLost peer: how its connection ended, if that does not prove that its process has exited. Empty if this rank
   // has concluded that the process has exited.
   std::string loss(std::uint32_t peer) const;
-  // True if connections of the peer have ended, and it is not known yet whether the process of the peer has exited.
+  // True while a PeerProbe examines whether the process of the peer has exited, because connections to the peer have
+  // ended or were not accepted.
   bool is_probing(std::uint32_t peer) const;
   void send_close();
 
@@ -186,7 +187,7 @@ class TcpLinks {
     // invalid data on a control connection, or an error for which is_tampering() is true.
     std::string tampering;
     bool refused = false;            // the process that listens at the address of the peer has refused a connection
-    std::optional<PeerProbe> probe;  // created by classify_end(), after a connection of the peer has ended
+    std::optional<PeerProbe> probe;  // created by classify_end() if it must find out whether the process has exited
     PeerProbe::Finding finding = PeerProbe::Finding::kNone;
   };
   // A connection of a peer that no receiving connection has claimed yet.

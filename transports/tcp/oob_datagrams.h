@@ -41,7 +41,8 @@ class TcpOobDatagrams {
   void pump();
   bool all_sent_to(std::uint32_t peer) const;
   // Whether the connection has ended: the peer has closed or refused it, the process of the peer has exited, the peer
-  // cannot be reached, or invalid data has arrived. Datagrams that arrived before can still be taken.
+  // cannot be reached, invalid data has arrived, or this rank could not start the connection (see trouble()). Datagrams
+  // that arrived before can still be taken.
   bool gone(std::uint32_t peer) const { return connections_.at(peer).ended; }
   // The reason why this rank could not start a connection to the peer. Empty if it has started one or has not tried,
   // even if the connection was refused or ended later.

@@ -23,7 +23,7 @@ PeerProbe::PeerProbe(const SocketAddress& listener, std::int64_t now_ns) : since
   int error = 0;
   socket_ = try_to_connect(listener, error);
   // A refused connection means that the process has exited. If there is no socket because descriptors have run out, the
-  // process is also assumed to have exited, because that is the usual cause.
+  // process is also assumed to have exited, because an exit is the usual reason why connections end.
   if (error != 0) settle(is_network_error(error) ? Finding::kSilence : Finding::kEnded);
 }
 

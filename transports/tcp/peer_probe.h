@@ -2,9 +2,10 @@
 //
 // The kernel closes the connections of a dead process. But a firewall, a proxy or a broken network can also end
 // connections, which looks the same. So the probe makes one more connection to the listener of the peer and sends
-// nothing on it. If the connection is refused, no process listens there, so the process of the peer has exited. If the
-// connection stays open, a process listens there. That is the process of the peer, unless another process has taken its
-// port or a proxy has answered. Only one thread at a time may use a PeerProbe; no function blocks.
+// nothing on it. If the connection is refused, no process listens there (unless a firewall refuses it), so the process
+// of the peer counts as exited. If the connection stays open, a process listens there. That is the process of the peer,
+// unless another process has taken its port or a proxy has answered. Only one thread at a time may use a PeerProbe; no
+// function blocks.
 #pragma once
 
 #include <cstdint>

@@ -52,8 +52,8 @@ Arrival TcpReceiveConnection::arrival(const CallTag& call, std::span<std::byte> 
   while (!corrupt_) {
     if (stage_ == Stage::kHeader && !read_header()) break;
     const std::uint64_t sequence = header_.tag.sequence;
-    // The peer already sends messages of a later call, so it has given `call` up. If `call` is a collective, the status
-    // board of the peer contains the reason.
+    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
+    // up. If `call` is a collective, the status board of the peer then normally contains the reason, now or soon.
     if (sequence > call.sequence) return Arrival::kNothing;
     if (sequence < call.sequence) {  // a message of an earlier call that failed
       if (!skip()) return Arrival::kNothing;

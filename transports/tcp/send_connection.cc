@@ -13,12 +13,12 @@ constexpr std::uint64_t kCoalescedBytes = 4096;
 // Messages of up to this length are better sent on the common socket. Measured: 8 KiB are faster there, 32 KiB are
 // not.
 constexpr std::uint64_t kShortBytes = 16384;
-// Number of consecutive messages on the wrong socket after which the connection switches to the other one, as soon as
-// nothing is queued.
+// Number of consecutive messages that would be better sent on the other socket, after which the connection switches to
+// it, as soon as nothing is queued.
 constexpr std::uint32_t kMoveAfter = 4;
 // Bytes before the payload in a slot; the header takes the last ones of them.
 constexpr std::size_t kHeaderSpace = 64;
-constexpr std::size_t kMostParts = 32;  // most parts (preamble, queued frames, header, payload) in one system call
+constexpr std::size_t kMostParts = 32;  // maximum number of parts in one send: preamble, queued frames, header, payload
 static_assert(kHeaderSpace >= kHeaderBytes);
 
 }  // namespace
@@ -123,9 +123,9 @@ void TcpSendConnection::enqueue(const FrameHeader& header, const std::byte* data
   links_->mark_dirty(*this);
 }
 
-// Sends the queue and, if `header` is not null, one more message behind the queue, with one system call, as far as the
-// system takes them. Sends at most kMostParts parts. Before that, completes a switch of the socket that has begun.
-// Returns the number of bytes of the message behind the queue, with its header, that were sent.
+// Sends the queue and, if `header` is not null, one more message behind the queue, with one call of TcpStream::send(),
+// as far as the system takes them. Sends at most kMostParts parts. Before that, completes a switch of the socket that
+// has begun. Returns the number of bytes of the message behind the queue, with its header, that were sent.
 std::size_t TcpSendConnection::transmit(const FrameHeader* header, const std::byte* data) {
   if (moving_ && !move()) return 0;
   std::array<iovec, kMostParts> parts;
@@ -248,11 +248,11 @@ void TcpSendConnection::close_queue() {
   count_ = 0;
 }
 
-// Returns true without sending if the connection has ended, or if queued messages, which belong to a failed call,
-// cannot be sent now: there is no reason to wait until they can.
+// Returns true without sending if the connection has ended, or if earlier data (a preamble, a handshake, or queued
+// messages, which belong to a failed call) cannot be sent now: there is no reason to wait until it can.
 bool TcpSendConnection::send_close(const FrameHeader& close_frame) {
   if (over_ || (!closing_ && !push())) return true;
-  closing_ = true;  // data that is still unsent in the next call belongs to the close frame
+  closing_ = true;  // unsent data that a later call of send_close() finds is part of the close frame
   bool all_sent = true;
   for (const auto& socket : {own_, borrowed_}) {
     if (socket == nullptr || !socket->socket.is_open()) continue;

@@ -3,7 +3,8 @@
 // A message that is longer than kCoalescedBytes is normally passed to the kernel at once, directly from the memory of
 // the caller. Other messages, and the rest of a message that the kernel does not take, are copied into a queue of
 // `slots` messages. The queue is sent by TcpLinks::flush(), before a receive, with the next long message, when it is
-// full, or by drained() or handed_over(). So several small messages between two flushes are sent in one system call.
+// full, or by drained() or handed_over(). So several small messages between two flushes are normally sent in one system
+// call.
 //
 // Each connection makes its own socket. If the peer is the lower rank and has made a socket for the same lane, this
 // connection sends short messages on that common socket, so that both directions share it. It sends long messages on

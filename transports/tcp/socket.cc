@@ -57,7 +57,7 @@ Result<Socket> new_socket(int family) {
   return made;
 }
 
-// Converts the return value of a system call. `reading`: for a read, the value 0 means end of file.
+// Converts the return value of a system call. `reading`: the call was a read, for which the value 0 means end of file.
 Moved moved(ssize_t result, bool reading) {
   if (result > 0) return {.bytes = static_cast<std::size_t>(result)};
   if (result == 0) return {.ended = reading};

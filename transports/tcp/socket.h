@@ -104,7 +104,7 @@ void discard_unread(int fd);
 // Whether the other end has closed the connection, or the connection has failed. There may still be unread data.
 bool remote_has_closed(int fd);
 
-// Uninitialised memory, aligned to 4096 bytes.
+// PageBytes is uninitialised memory, aligned to 4096 bytes. PageDelete frees it.
 struct PageDelete {
   void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{4096}); }
 };

@@ -142,7 +142,7 @@ TcpStream::AnswerState TcpStream::peek_answer() {
   return AnswerState::kAnswer;
 }
 
-// Decrypts everything that has arrived into `ahead`, up to kMaxUnreadBytes.
+// Decrypts everything that has arrived into `ahead`, up to about kMaxUnreadBytes.
 void TcpStream::read_ahead() {
   Encryption& encryption = *encryption_;
   encryption.ahead.erase(encryption.ahead.begin(),

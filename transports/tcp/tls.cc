@@ -34,7 +34,7 @@ constexpr int kShouldRetryRead = 0x01 | 0x08;
 constexpr unsigned long kFirstAlertReason = 1000;
 constexpr unsigned char kIdentity[] = "tutti";  // name of the key; always the same, as each connection has only one key
 
-// Whether this processor has instructions for AES.
+// Whether this processor is known to have instructions for AES.
 bool has_aes() {
 #if defined(__x86_64__) || defined(__i386__)
   return __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul");
@@ -217,7 +217,7 @@ void TlsSession::fail(int fd) {
   tls_.err_clear_error();
   const int error = !established_ ? tls_end::kRefused : of_peer ? tls_end::kPeerRefused : tls_end::kAltered;
   flush(fd);
-  shutdown(fd, SHUT_WR);  // so that the peer notices that there is data to read
+  shutdown(fd, SHUT_WR);  // makes remote_has_closed() true at the peer, which then reads the alert
   dead_ = true;
   receive_end_ = send_end_ = {.ended = true, .error = error};
 }

@@ -113,7 +113,8 @@ class TlsSession {
 // Values of Moved::error that a TlsSession or a TcpStream returns in addition to the errors of the system. The
 // constants are errno values to which this file gives another meaning.
 namespace tls_end {
-// Before the end of the handshake: the other end has another key or is not a rank of Tutti, or data was altered.
+// Before the end of the handshake: the other end has another key or is not a rank of Tutti, data was altered, or
+// OpenSSL failed.
 inline constexpr int kRefused = EKEYREJECTED;
 inline constexpr int kAltered = EBADMSG;  // received data differs from the data that the peer sent; or OpenSSL failed
 // The peer has sent an alert: it has found kAltered or a similar error.

@@ -148,7 +148,8 @@ struct Reply {
   int error = 0;  // for kEnded: an errno, or one of tls_end; 0 for end of file
 };
 
-// Decodes a close frame or a refusal. Any other frame counts as a refusal, with the reason in tag.kind.
+// Decodes a close frame or a refusal. Any other frame counts as a refusal, with the reason in tag.kind, or kEncryption
+// if that number is too high.
 Reply reply_of(const FrameHeader& frame);
 
 }  // namespace tutti

@@ -5,8 +5,8 @@
 namespace tutti {
 namespace {
 
-// For this time after the first call of may_bring_more(), messages of a peer that has left or is lost may still be in
-// transit.
+// For this time after its first call, may_bring_more() assumes that messages of a peer that has left or is lost can
+// still be in transit.
 constexpr std::int64_t kMoreNs = 1'000'000'000;
 
 }  // namespace
@@ -28,8 +28,8 @@ Arrival UcxReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       noted_ = tag.sequence;
       if (lane_.number < kPointToPointLane) worker_->note_call(*lane_.peer, tag);
     }
-    // The peer has given this call up and is in a later one. If this call is a collective, the status board of the peer
-    // contains the reason.
+    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
+    // up. If `call` is a collective, the status board of the peer then contains the reason.
     if (tag.sequence > call.sequence) return Arrival::kNothing;
     if (tag.sequence == call.sequence && tag != call) {
       mismatched_ = tag;

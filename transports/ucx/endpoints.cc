@@ -120,7 +120,7 @@ ucs_status_t UcxEndpoints::make_endpoint(UcxPeer& peer, const void* address) {
     const ucs_status_t status = ucp_.functions().ep_create(ucp_.handle(), &params, &peer.endpoint);
     if (status == UCS_OK) return status;
   }
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // without failure detection, which some transports lack
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;  // requests no failure detection, which some transports lack
   const ucs_status_t status = ucp_.functions().ep_create(ucp_.handle(), &params, &peer.endpoint);
   if (status != UCS_OK) return status;
   ucp_.context().set_no_failure_detection();

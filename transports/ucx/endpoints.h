@@ -1,4 +1,4 @@
-// UcxEndpoints: the endpoints from this rank to all peers over UCX. It owns the peers and their lanes, exchanges the
+// UcxEndpoints: the endpoints from this rank to its peers over UCX. It owns the peers and their lanes, exchanges the
 // handshake messages, creates and closes the endpoints, and keeps the failures of peers. It also counts the messages
 // that were not passed to UCX or that UCX has not completed, because this number falls when a peer fails and its
 // messages are dropped. Use it in the thread that drives progress.
@@ -50,12 +50,12 @@ class UcxEndpoints {
   // advertisements of slots and the last message do not count.
   std::uint64_t unfinished() const { return unfinished_; }
 
-  // Marks the peer as failed, unless it has failed before. Its messages that were not passed to UCX are dropped, and
-  // close_failed() closes its endpoint (unless detects_failures() is false). `doing`: the action that failed, for the
-  // error message; may be empty.
+  // Marks the peer as failed, unless it has failed before or the worker is over. This rank's messages to it that were
+  // not passed to UCX are dropped, and close_failed() closes its endpoint (unless detects_failures() is false).
+  // `doing`: the action that failed, for the error message; may be empty.
   void fail(UcxPeer& peer, ucs_status_t status, std::string_view doing);
-  // Closes the endpoints of peers that have failed. Do not call it within a callback of UCX, because UCX does not
-  // permit that.
+  // Closes the endpoints of peers that have failed, but none if detects_failures() is false. Do not call it within a
+  // callback of UCX, because UCX does not permit that.
   void close_failed();
   // Closes all endpoints, and waits for that at most `timeout_ns`. Closes none if detects_failures() is false.
   void close_all(std::int64_t timeout_ns);

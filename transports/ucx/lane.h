@@ -43,7 +43,7 @@ struct UcxSend {
   UcxLane* lane = nullptr;
   UcxHeader header;
   PageBytes memory;
-  bool going = false;  // UCX has the message and has not completed it yet
+  bool going = false;  // UcxSender has passed the message to UCX, and UCX has not completed it yet
   // Number of requests of UCX (a put and a flush) that must complete before the message is announced, plus 1 while
   // UcxSender::write() runs.
   std::uint32_t writing = 0;
@@ -84,12 +84,12 @@ struct UcxLane {
   UcxHeader credit;      // header of the message that reports released messages
   bool credit_going = false;
   bool report_queued = false;  // the lane is in UcxReceiver::reports_queue_
-  // Long messages of the peer.
+  // The next four members are for long messages from the peer to this rank.
   std::unique_ptr<UcxSlots> slots;  // the peer writes into them once they are advertised; null: not created
   bool offers = false;              // the lane was queued for the advertisement of its slots, which happens once
   UcxHeader offer;
   bool offer_going = false;
-  // Long messages of this rank.
+  // The next three members are for long messages from this rank to the peer.
   std::string offered;             // the peer's advertisement of its slots, as it arrived; empty: none was kept
   ucp_rkey_h key = nullptr;        // key of the peer's slots; null: they cannot be used (yet)
   std::uint64_t remote_slots = 0;  // address of the peer's slots; valid if `key` is not null
@@ -97,7 +97,8 @@ struct UcxLane {
 
 struct UcxPeer {
   std::uint32_t rank = 0;
-  // The parts of the UcxWorker that owns this peer. Callbacks of UCX get only the peer, a lane or a message.
+  // These three pointers refer to the parts of the UcxWorker that owns this peer. They are here because a callback of
+  // UCX gets only the peer, a lane or a message.
   class UcxEndpoints* endpoints = nullptr;
   class UcxSender* sender = nullptr;
   class UcxReceiver* receiver = nullptr;

@@ -92,7 +92,7 @@ struct RetainedWorker {
 };
 
 // The state of UCX in this process. There is one, because a process has one copy of the library. Ranks with the same
-// UcxPuts share one context, because contexts are expensive.
+// UcxPuts normally share one context, because contexts are expensive (see UcxContext::shared()).
 struct Process {
   std::mutex mutex;  // guards all members below
   std::optional<UcxLibrary> opened;

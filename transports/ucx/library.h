@@ -64,8 +64,8 @@ class UcxContext {
   // object of its own.
   // Errors: kUnsupported, kSystem. Thread-safe.
   static Result<std::shared_ptr<UcxContext>> shared(UcxPuts puts = UcxPuts::kByCards);
-  // Keeps a worker that cannot be destroyed until the process ends, with its context and the memory that peers may
-  // still write to. Thread-safe.
+  // Takes a worker that cannot be destroyed, and keeps it until the process ends, with its context and the memory to
+  // which peers may still write. Thread-safe.
   static void retain(std::shared_ptr<UcxContext> context, ucp_worker_h worker,
                      std::vector<std::unique_ptr<class UcxSlots>> slots);
   ~UcxContext();

@@ -34,7 +34,8 @@ class UcxReceiver {
   void fetch_announced();
   void offer_slots();
   void drop_all();  // gives back to UCX all data that UCX keeps for messages
-  // Removes the slots from all lanes, because a peer may still write there when this object does not exist any more.
+  // Removes the slots from all lanes and returns them. The caller must keep them, because a peer may still write there
+  // when this object does not exist any more.
   std::vector<std::unique_ptr<UcxSlots>> take_slots();
 
  private:

@@ -1,7 +1,7 @@
 // Finds out which transports and devices of UCX an endpoint uses. UCX 1.13 has no function for that, but it prints the
 // information for people, and this file parses that text. If the text has an unexpected form, the information is
-// missing: error messages do not contain it, and long messages are not written into slots of the receiver (see
-// UcxPuts), but sent as active messages.
+// missing: error messages do not contain it, and with UcxPuts::kByCards long messages are not written into slots of the
+// receiver, but sent as active messages.
 #pragma once
 
 #include <string>

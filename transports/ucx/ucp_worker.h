@@ -64,12 +64,13 @@ class UcpWorker {
     library_.worker_destroy(handle_);
     handle_ = nullptr;
   }
-  // Keeps the worker until the process ends, because it cannot be destroyed. Peers may still write to `slots`.
+  // Keeps the worker until the process ends, because it cannot be destroyed. Also keeps `slots`, because peers may
+  // still write there.
   void retain(std::vector<std::unique_ptr<UcxSlots>> slots) {
     UcxContext::retain(context_, handle_, std::move(slots));
     handle_ = nullptr;
   }
-  void abandon() { handle_ = nullptr; }  // in a forked child: all resources belong to the parent
+  void abandon() { handle_ = nullptr; }  // for a forked child, which must destroy nothing: the parent owns everything
 
  private:
   const std::shared_ptr<UcxContext> context_;  // can be shared with other ranks of the process

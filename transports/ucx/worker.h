@@ -55,7 +55,7 @@ class UcxWorker {
   // Returns the lane. Sends the handshake message to the peer if that has not happened. Errors: those of sending it.
   Result<UcxLane*> open(std::uint32_t peer, std::uint16_t lane);
 
-  // For the connections.
+  // The connections use this function and those up to now_ns().
   UcxSender& sender() { return sender_; }
   // True if a message can be sent on the lane; see UcxSender::may_send().
   bool ready(UcxLane& lane);
@@ -75,7 +75,7 @@ class UcxWorker {
   // Lets UCX make progress, and does the work that its callbacks have queued. next(), pump() and drain(), among others,
   // call it.
   void progress();
-  // For the path; see DataPath.
+  // The UcxPath uses the functions from here to troubles(); see DataPath.
   void pump();
   bool flush();
   void drain(std::int64_t timeout_ns);
@@ -102,7 +102,7 @@ class UcxWorker {
   UcxReceiver receiver_;
   // Messages that were dropped because their header is wrong: its length, magic, key, rank or lane.
   std::uint64_t refused_ = 0;
-  bool ending_ = false;  // everything that arrives from now on is dropped
+  bool ending_ = false;  // end() has begun, so everything that arrives is dropped
 };
 
 }  // namespace tutti

@@ -23,8 +23,9 @@ class AdvertisedOutputs {
   AdvertisedOutputs(LaneState& state, const LaneMemory& memory, QueuePairs& pairs)
       : state_(state), memory_(memory), pairs_(pairs) {}
 
-  // Outputs of this rank. Advertises `output`, so that the peer can write messages of the call directly into it.
-  // Returns false if it cannot be advertised, for example because the memory cannot be registered.
+  // Advertises `output` of this rank, so that the peer can write messages of the call directly into it. Ends the
+  // previous advertisement. Returns false, and does neither, if `output` cannot be advertised, for example because the
+  // memory cannot be registered.
   bool advertise(const CallTag& call, std::span<std::byte> output);
   // Asks the peer to stop writing into the advertised output. Returns true once the peer has acknowledged on every
   // queue pair, which implies that all its earlier writes have arrived. Also returns true if nothing is advertised, or
@@ -47,7 +48,7 @@ class AdvertisedOutputs {
   }
   void note_acknowledgement(std::uint16_t number) { targets_.note_acknowledgement(number); }
 
-  // Outputs of the peer.
+  // The advertised outputs of both ranks. The sender finds the output of the peer here.
   const ReceiveTargets& targets() const { return targets_; }
   // Records the descriptor with this index, which the peer has written into the receive half of the lane's memory.
   void take_descriptor(std::uint32_t index);

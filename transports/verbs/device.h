@@ -1,6 +1,6 @@
 // VerbsDevice: an opened RDMA device. It owns the verbs context, the protection domain, the caches of registered
-// memory, and the reports that the device sends about its own state. There is at most one object for each device and
-// process, which all ranks and communicators of the process share. Thread-safe.
+// memory, and the reports that the device sends about its own state. A process uses at most one object for each device,
+// which all its ranks and communicators share. (A forked child does not use the copies that it inherits.) Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace tutti {
 
 class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
-  // Returns the device called `name`, and opens it if no object for it exists. `cache_bytes` is the size of each
-  // registration cache; only the call that opens the device determines it. Errors: kUnsupported if
-  // libibverbs is missing or too old; kSystem otherwise.
+  // Returns the device called `name`, and opens it if no object for it exists. `cache_bytes` is the maximum size of
+  // each registration cache; only the call that opens the device determines it. Errors: kUnsupported if libibverbs is
+  // missing or too old; kSystem otherwise.
   static Result<std::shared_ptr<VerbsDevice>> open(const std::string& name, std::uint64_t cache_bytes);
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;

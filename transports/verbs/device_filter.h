@@ -23,12 +23,12 @@ struct PortName {
 };
 inline constexpr std::size_t kNoRail = ~std::size_t{0};
 
-// Returns the rail of each port: its position among the ports that the filter accepts, whether or not the port can
-// be used. Ports that are not accepted get kNoRail. The rails follow the order of the filter: an item that matches
-// several ports takes one rail for each of them. An item still takes one rail if it matches no port, or only ports
-// that earlier items have matched. If the filter is empty or starts with "^", the rails follow the device names and
-// port numbers, with software devices last. So a port that is down does not change the rails of the other ports. Nor
-// does a missing device with one port that is listed by its full name.
+// Returns the rail of each port: the ports that the filter accepts are numbered, whether or not they can be used. Ports
+// that are not accepted get kNoRail. The rails follow the order of the filter: an item that matches several ports takes
+// one rail for each of them. An item still takes one rail if it matches no port, or only ports that earlier items have
+// matched. If the filter is empty or starts with "^", the rails follow the device names and port numbers, with software
+// devices last. So a port that is down does not change the rails of the other ports. Nor does a missing device with one
+// port that is listed by its full name.
 std::vector<std::size_t> assign_rails(std::string_view list, const std::vector<PortName>& ports);
 
 // Returns the port numbers of a device as the operating system lists them, in ascending order. This also works if

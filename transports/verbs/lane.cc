@@ -45,7 +45,7 @@ void VerbsLane::drop_pins() {
       state_.fail(fmt::format("{}: {}", pairs_.describe(0), words));
       state_.report_broken(0, words);
     });
-    if (state_.broken().empty()) state_.fail("send given up");  // so short that it needs no allocation
+    if (state_.broken().empty()) state_.fail("send given up");  // the text is so short that it needs no allocation
   }
   pairs_.close();
 }

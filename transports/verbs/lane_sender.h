@@ -16,8 +16,9 @@
 
 namespace tutti {
 
-// Minimum length of a direct message, in bytes. A shorter message is faster if it is written into a slot and copied
-// from there, because a direct message needs a second write for its header.
+// Minimum length, in bytes, of a direct message, which is written directly into an advertised output. A shorter message
+// is faster if it is written into a slot and copied from there, because a direct message needs a second write for its
+// header.
 inline constexpr std::uint64_t kVerbsMinDirectBytes = 32 * 1024;
 // Maximum length of a direct message, in bytes, unless a slot is longer. At this length the cost per message is already
 // negligible, and a longer message would delay the revocation of an output.

@@ -28,7 +28,7 @@ class LaneState {
   LaneState(const LaneState&) = delete;
   LaneState& operator=(const LaneState&) = delete;
 
-  // The handshake. Errors: those of HandshakeChannel::send().
+  // Sends the handshake message of this rank. Errors: those of HandshakeChannel::send().
   Status send_handshake(const std::string& text);
   // Returns the handshake message of the peer, once; empty if it has not arrived. Fails the lane if the peer has sent
   // something malformed.

@@ -1,4 +1,4 @@
-// Replaces the other files of this folder if the headers of libibverbs were not available when Tutti was built. The
+// Replaces the other sources of this folder if the headers of libibverbs were not available when Tutti was built. The
 // two functions that return a Result return kUnsupported.
 #include "transports/verbs/verbs_maker.h"
 

@@ -155,9 +155,9 @@ Result<std::unique_ptr<ReceiveConnection>> VerbsPath::open_receive(std::uint32_t
       std::make_unique<VerbsReceiveConnection>(std::move(*opened), host_.links, peer, number));
 }
 
-// Called after every round of progress. A rank that waits for others must process its completions, too, because a
-// peer may wait for a credit or for an answer to its handshake, and a sleep ends only once for all completions that
-// have arrived.
+// Called again and again while this rank waits (see Transport::flush()). A rank that waits must process its
+// completions, too, because a peer may wait for a credit or for an answer to its handshake, and a sleep ends only once
+// for all completions that have arrived.
 bool VerbsPath::flush() {
   for (const auto& rail : rails_) {
     if (rail != nullptr) rail->poll();

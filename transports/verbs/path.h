@@ -59,9 +59,8 @@ class VerbsPath final : public DataPath {
   std::vector<std::shared_ptr<VerbsRail>> rails_;
   std::vector<std::vector<LaneRail>> peers_;         // the rails to each rank, indexed by rank; empty: not reached
   std::map<Key, std::shared_ptr<VerbsLane>> lanes_;  // shared with their connections
-  // The lane of the queue pairs that were queried last, and the time of that query.
-  Key probed_{};
-  std::int64_t probed_ns_ = 0;
+  Key probed_{};                                     // the lane whose queue pairs probe_next() has queried last
+  std::int64_t probed_ns_ = 0;                       // time of that query
 };
 
 }  // namespace tutti

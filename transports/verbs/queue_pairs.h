@@ -74,8 +74,8 @@ class QueuePairs {
   std::string describe(std::size_t index) const;  // "rxe0 port 1, queue pair 17 (to queue pair 18 of ... at rank 3)"
   std::string describe_all() const;
 
-  // Sending. Post requests only if the lane works.
-  bool has_capacity() const;  // each queue pair has space for the requests of any message
+  // The next functions are for sending. Call post() and post_empty() only if the lane works.
+  bool has_capacity() const;  // true if each queue pair has space for the requests of any message
   // The number of parts that a message needs because the devices limit the length of one write.
   std::size_t least_parts_of(std::uint64_t bytes) const;
   // The number of parts of a message: more than the devices require if the message is long enough for several queue
@@ -92,10 +92,9 @@ class QueuePairs {
   // costs less than one notification for each request.
   void post(std::size_t index, std::span<const RdmaWrite> writes);
   void post_empty(std::size_t index, std::uint32_t immediate);
-  // Holds the registration of user memory until the last request that was posted is complete.
+  // Holds the registration of user memory until the request that was posted last on this queue pair is complete.
   void pin_until_done(std::size_t index, std::shared_ptr<RegistrationCache::Registration> registration);
 
-  // Completions.
   // Processes the completions of all rails of this lane, which includes those of other lanes on the same rails. Returns
   // true if there were any.
   bool poll();
@@ -104,14 +103,15 @@ class QueuePairs {
   // True if the NICs have finished reading the memory of the user, or if the lane is closed. False if the lane has
   // broken and is not closed: a caller that waits for true then finds that the peer is unreachable.
   bool pins_done() const;
-  bool idle() const;          // all requests are completed, or the lane is broken or closed
-  void ask_for_completion();  // requests a completion, so that idle() becomes true
+  bool idle() const;          // true if all requests are completed, or if the lane is broken or closed
+  void ask_for_completion();  // requests a completion on each queue pair that needs one, so that idle() can become true
   void note_reports();        // takes the failures of queue pairs that the devices have reported
   void probe();               // queries the state of the queue pairs; fails the lane if one is in the error state
 
-  // Memory of the user. Registers it with the device of every rail. Returns nothing if one device refuses.
+  // Registers memory of the user with the device of every rail of this lane. Returns nothing if that fails for one of
+  // them.
   std::optional<PairRegistrations> register_memory(Use use, std::span<const std::byte> memory);
-  std::uint64_t most_registered_bytes(Use use) const;  // size of the registration cache for `use`
+  std::uint64_t most_registered_bytes(Use use) const;  // maximum size of a device's registration cache for `use`
   void forget(Use use, const PairRegistrations& registrations);
 
  private:

@@ -52,9 +52,9 @@ class VerbsRail {
   const VerbsLibrary& library() const { return device_->library(); }
   int wait_fd() const { return channel_->fd; }
   std::uint64_t longest_message() const { return longest_message_; }
-  // The reason why nothing arrives over the queues of this port any more; empty if they work.
+  // The reason why nothing arrives over the queues of this port any more; empty if no failure of them is known.
   std::string failure();
-  std::uint64_t send_completions() const { return send_completions_; }  // send completions so far
+  std::uint64_t send_completions() const { return send_completions_; }  // successful send completions so far
 
   struct CreatedPair {
     ibv_qp* pair = nullptr;

@@ -44,7 +44,8 @@ class ReceiveTargets {
   };
   static_assert(sizeof(Descriptor) == 184);
 
-  // Buffers of this rank. True if the output of `call` is not advertised yet and a descriptor is free for it.
+  // The functions from here to note_received() are about outputs of this rank. can_advertise() returns true if the
+  // output of `call` is not advertised yet and a descriptor is free for it.
   bool can_advertise(const CallTag& call) const;
   // Advertises `output`, and returns the descriptor to send. `registrations` permits peers to write
   // to `output`, and is kept until withdraw(). Replaces the previous advertisement.
@@ -66,9 +67,9 @@ class ReceiveTargets {
   // this rank has not advertised that many, which a correct peer never claims.
   bool note_received(std::uint32_t seen);
 
-  // Buffers of the peer. Records a descriptor that the peer has written. Returns false if its number is not the next
-  // one, which a correct peer never causes. The address and the keys in it are not checked here: the NIC of the peer
-  // refuses access to memory that is not registered.
+  // The functions from here on are about outputs of the peer. take() records a descriptor that the peer has written.
+  // Returns false if its number is not the next one, which a correct peer never causes. The address and the keys in it
+  // are not checked here: the NIC of the peer refuses access to memory that is not registered.
   bool take(const Descriptor& entry);
   // The output of the peer for `call` if it is exactly `output_bytes` long. Null if the peer has not advertised such
   // an output, or if the descriptor has not arrived yet.
@@ -89,7 +90,7 @@ class ReceiveTargets {
   };
   std::optional<Advertised> advertised_;
   std::uint32_t advertised_count_ = 0;  // descriptors that this rank has advertised so far; lower 32 bits
-  std::uint32_t seen_by_peer_ = 0;      // how many of these the peer has received, according to its headers
+  std::uint32_t seen_by_peer_ = 0;      // how many of this rank's descriptors the peer has received, by its headers
   Descriptor peer_descriptor_;          // the last descriptor of the peer; number 0: none
   std::uint32_t received_count_ = 0;    // descriptors of the peer that have arrived so far
 };

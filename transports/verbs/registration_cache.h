@@ -62,7 +62,8 @@ class RegistrationCache {
 
   // Returns a registration that contains all of `memory`, from the cache or a new one. Hold it as long as a network
   // card may use the memory. Returns null if the memory cannot be registered (for example: limit of locked memory, no
-  // such memory), if it cannot be watched, or if it is longer than most_bytes(). The caller must then copy the bytes.
+  // such memory), if it cannot be watched, or if its pages are longer than most_bytes(). The caller must then copy the
+  // bytes.
   std::shared_ptr<Registration> acquire(std::span<const std::byte> memory);
   // Drops all registrations that overlap [data, data + bytes), so that they are never found again.
   void forget(const void* data, std::size_t bytes);

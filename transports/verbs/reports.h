@@ -26,7 +26,7 @@ class DeviceReports {
   // The time at which this process read the report that the port is down, by steady_clock; empty if there is none, or
   // if the port is up again.
   std::optional<std::int64_t> down_since_ns(std::uint8_t port);
-  // True if the whole device has failed.
+  // True if the device has reported that it has failed as a whole.
   bool dead() const { return dead_.load(std::memory_order_acquire); }
 
   // Keeps the reports about this object from now on. Call unwatch() before the object is destroyed. Reports about
@@ -34,9 +34,9 @@ class DeviceReports {
   void watch(ibv_qp* pair);
   void watch(const void* queue);  // an ibv_cq or ibv_srq
   void unwatch(const void* object);
-  // Why the queue pair or queue has failed, in the words of the device; empty as long as no failure was reported.
+  // Why the queue pair or queue has failed, in the words of libibverbs; empty as long as no failure was reported.
   std::string failure(const void* object);
-  // True if any watched object has failed.
+  // True if a failure of any watched object was reported.
   bool any_failure() const { return failures_.load(std::memory_order_acquire) > 0; }
   std::vector<ibv_qp*> pairs();  // the watched queue pairs; for tests, which break them
 

@@ -27,7 +27,7 @@ struct VerbsSettings {
   std::uint8_t retries = 6;
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
-  // Size of each of the two registration caches of a device.
+  // Maximum size of each of the two registration caches of a device.
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;
   bool write_outputs = true;  // peers may write messages directly into outputs
 };

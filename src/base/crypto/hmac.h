@@ -15,7 +15,7 @@
 
 namespace tutti {
 
-using Tag = std::array<std::uint8_t, 16>;  // the first half of a Digest, which RFC 2104 allows
+using Tag = std::array<std::uint8_t, 16>;  // the first half of a Digest; RFC 2104 permits such a truncation
 
 // The digest of the concatenated parts. The boundaries of the parts do not affect the result, so a caller with parts of
 // variable length must include their lengths.

@@ -52,7 +52,7 @@ class KeyMemory {
     free_.reserve(slots_ + kSlots);
     void* const memory = mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // fails, for example, on kernels before 3.4
+    static_cast<void>(madvise(memory, kChunkBytes, MADV_DONTDUMP));  // may fail; then core dumps contain the keys
     slots_ += kSlots;
     for (std::size_t slot = 0; slot < kSlots; ++slot) {
       free_.push_back(static_cast<std::uint8_t*>(memory) + slot * Key::kBytes);

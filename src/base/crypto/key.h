@@ -1,6 +1,6 @@
 // Key, Wiped, WipesText, SecretText: secrets in memory. They are overwritten when they are destroyed. Keys are also
-// excluded from core dumps, because a core dump may be written to disk or sent to other machines. May be used in any
-// thread.
+// excluded from core dumps, if the kernel supports that (since Linux 3.4), because a core dump may be written to disk
+// or sent to other machines. May be used in any thread.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ namespace tutti {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-// 32 secret bytes. They are stored in pages that the system excludes from core dumps (MADV_DONTDUMP), and the
-// destructor overwrites them. So copy the Key and never its bytes. The constructors throw std::bad_alloc if there is
-// no memory.
+// 32 secret bytes. They are stored in pages that the kernel excludes from core dumps if it can (MADV_DONTDUMP), and the
+// destructor overwrites them. So copy the Key and never its bytes. The constructors throw std::bad_alloc if there is no
+// memory.
 class Key {
  public:
   static constexpr std::size_t kBytes = 32;

@@ -45,7 +45,7 @@ Result<std::vector<std::string>> DeviceSide::round(const Result<std::string>& ow
   return all;
 }
 
-// Returns an error of a round among all ranks. Its scope is kCall as long as the communicator can be used.
+// Returns `error`, the error of a round among all ranks, with the scope kCall as long as the communicator can be used.
 Error DeviceSide::with_call_scope(Error error) {
   if (!engine_.broken()) error.scope = ErrorScope::kCall;
   return error;

@@ -42,10 +42,11 @@ class DeviceSide {
   // function.
   virtual std::shared_ptr<DeviceExecutor> executor() const = 0;
   bool runs_on_devices() const { return executor() != nullptr; }
-  // Whether calls like this run in parts if the buffers are GPU memory (AcrossMachines). The same on all ranks.
+  // Whether a call of this kind and length can run in parts (AcrossMachines) if its buffers are GPU memory. takes()
+  // checks the other conditions, for example the operation. The same on all ranks.
   virtual bool runs_in_parts(CollectiveKind kind, std::uint64_t bytes) const = 0;
-  // Which GPUs carry out the whole of a call for which takes() is true. kNone for AcrossMachines, whose GPUs carry out
-  // only parts of calls. The same on all ranks.
+  // Which GPUs carry out whole calls. kNone for AcrossMachines, whose GPUs carry out only parts of calls, and while the
+  // host carries out all calls. The same on all ranks.
   GpuUse gpu_use() const;
 
   // Whether the GPU should carry out the call (AcrossMachines: parts of it), because its buffers are memory of this
@@ -53,7 +54,8 @@ class DeviceSide {
   // example buffers on two GPUs.
   virtual Result<bool> takes(const CheckedCall& checked, const CallOptions& options) = 0;
   // Makes the operation of a call for which takes() is true. Returns null if the host has to carry out this call; then
-  // all ranks get null.
+  // all ranks get null, unless the inputs of only some ranks are in symmetric registered memory
+  // (CopyEngines::find_inputs()).
   virtual Result<std::shared_ptr<Operation>> prepare(const CheckedCall& checked, const CallOptions& options,
                                                      Algorithm algorithm, const PlanTable::ChosenPlan* chosen,
                                                      std::int64_t timeout_ns) = 0;
@@ -71,8 +73,8 @@ class DeviceSide {
   // error is returned once. Hold the submission mutex.
   virtual std::optional<Error> take_error() { return std::nullopt; }
   // Waits until the sends and receives without bytes of all submitted operations have ended, at most kEmptyLimit
-  // (local_devices.cc). Call it before the engine is destroyed, which ends them: the peers would take that for an
-  // abort.
+  // (local_devices.cc). Call it before the engine is destroyed: the engine's destructor would end them, and the peers
+  // would take that for an abort.
   virtual void wait_for_empty() noexcept {}
   // Number of submitted calls.
   std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -87,8 +89,8 @@ class DeviceSide {
   // Waits until the submitted calls have ended. Errors: see DeviceExecutor::finish().
   virtual Status finish() = 0;
 
-  // Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs. Collective,
-  // unless runs_on_devices() is false.
+  // Implements Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs.
+  // Collective, unless runs_on_devices() is false.
   Result<std::unique_ptr<MemoryImpl>> register_memory(void* data, std::size_t bytes);
   // suspend() frees the communicator's GPU memory, and resume() allocates it again. Collective. Do not hold the
   // submission mutex.
@@ -100,8 +102,8 @@ class DeviceSide {
 
  protected:
   // `membership` and `environment` must outlive this object. The engine must exist during each call of the functions
-  // above, but not when this object is made or destroyed. `parent_round`: a set-up round in which all ranks of the
-  // communicator take part.
+  // above, but need not exist when this object is made or destroyed. `parent_round`: a set-up round in which all ranks
+  // of the communicator take part.
   DeviceSide(const Membership& membership, const Environment& environment, Engine& engine, Gather parent_round);
 
   // A round of all ranks (gather_or_fail()). Its errors have the scope kCall as long as the communicator can be used.
@@ -116,8 +118,8 @@ class DeviceSide {
 };
 
 // GPUs of one machine. `submission_mutex`: that of the communicator; it must exist during each call of a function, but
-// not when the object is made or destroyed. `resources`: null if the host carries out all calls. The other parameters:
-// see DeviceSide's constructor.
+// need not exist when the object is made or destroyed. `resources`: null if the host carries out all calls. The other
+// parameters: see DeviceSide's constructor.
 std::unique_ptr<DeviceSide> make_local_devices(const Membership& membership, const Environment& environment,
                                                Engine& engine, Gather parent_round, std::mutex& submission_mutex,
                                                std::unique_ptr<DeviceResources> resources);

@@ -24,7 +24,8 @@ std::uint64_t inner_id(std::uint64_t outer, std::uint64_t number) {
   return mix_bits(outer + (number + 1) * 0x9e3779b97f4a7c15);
 }
 
-// A round among some of the ranks that take part in `all`. `all` must outlive the result.
+// Returns a function that runs a round of `all`, in which all of its ranks take part, and returns only the blobs of the
+// ranks `some`. `all` must outlive the result.
 Gather among_some(const Gather& all, const std::vector<std::uint32_t>& some) {
   return Gather(
       [&all, some](const std::string& blob) -> Result<std::vector<std::string>> {
@@ -56,7 +57,7 @@ bool needs_inner_rounds(const JobContext& job_context) {
 
 namespace {
 
-// Makes the InnerCommunicators of one rank, in kInnerRounds rounds.
+// Makes the InnerCommunicators of one rank, in at most kInnerRounds rounds.
 class InnerMaker {
  public:
   InnerMaker(const Membership& outer, const Environment& environment, std::chrono::milliseconds timeout,
@@ -130,8 +131,8 @@ class InnerMaker {
                                               std::move(resources));
   }
 
-  // Translates the rank in an error of make_inner(). The errors of rounds name a rank of the outer communicator
-  // already.
+  // Returns `error`, an error of make_inner(), with a rank of the outer communicator. An error of a round names such a
+  // rank already, and is returned unchanged.
   Error in_outer_ranks(Error error, const std::vector<std::uint32_t>& ranks) const {
     const bool of_a_round = std::ranges::find(round_errors_, error) != round_errors_.end();
     return of_a_round ? error : in_ranks_of(std::move(error), ranks);

@@ -30,8 +30,8 @@ struct InnerCommunicators {
 // could not run.) `machine`: the DeviceSide of the communicator of the machine's ranks. The same on all of them.
 bool can_run_parts(const DeviceSide& machine);
 
-// Translates the rank of an error, which is one of an inner communicator. `ranks`: that communicator's ranks in the
-// outer one.
+// Returns `error` with the rank's number in the outer communicator instead of its number in an inner communicator.
+// `ranks`: for each rank of the inner communicator, its rank in the outer one.
 Error in_ranks_of(Error error, const std::vector<std::uint32_t>& ranks);
 
 // The largest number of set-up rounds that make_inner_communicators() takes if needs_inner_rounds() is true. It takes
@@ -44,7 +44,8 @@ bool needs_inner_rounds(const JobContext& job_context);
 // ranks if calls do not run in parts: the ranks are on one machine, the machines have different numbers of ranks or
 // only one rank each, ranks share a GPU, or can_run_parts() is false for some machine. `timeout`: used for calls
 // without a timeout of their own. `among`: a round of the outer communicator's members; in a split, ranks of other new
-// communicators take part in the same rounds. If one rank returns an error, all ranks return one.
+// communicators take part in the same rounds. If one rank returns an error, all ranks return one, unless the last round
+// fails on some ranks only.
 Result<std::unique_ptr<InnerCommunicators>> make_inner_communicators(const Membership& outer,
                                                                      const Environment& environment,
                                                                      std::chrono::milliseconds timeout,

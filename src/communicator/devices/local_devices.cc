@@ -1,8 +1,9 @@
 // LocalDevices: the DeviceSide of a communicator whose GPUs reach each other, so that they carry out whole calls, or
 // whose calls the host carries out. It owns the DeviceExecutor and a mutex that guards the pointer to it.
 //
-// Every function that uses the executor takes a shared_ptr to it under the mutex, because suspend() of another thread
-// may replace the executor at any time. The executor is then destroyed by the last function that uses it.
+// Every function that uses the executor takes a shared_ptr to it under the mutex, because suspend() or resume() of
+// another thread may replace the executor at any time. The executor is then destroyed by the last function that uses
+// it.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -199,7 +200,8 @@ class LocalDevices final : public DeviceSide {
     std::memcpy(&id, ids->front().data(), sizeof(id));
     auto resources = make_device_resources(*membership_.job_context, membership_.members, membership_.rank, id,
                                            environment_, parent_round_);
-    // In both cases, memory that was allocated above has been freed again.
+    // If `resources` is an error or null, make_device_resources() has freed the memory that it had allocated. Wait
+    // until this is so on all ranks.
     if (!resources || *resources == nullptr) static_cast<void>(wait_until_freed());
     if (!resources) return with_call_scope(std::move(resources).error());
     replace(make_executor(std::move(*resources)), false);
@@ -249,8 +251,8 @@ class LocalDevices final : public DeviceSide {
   }
 
   // Waits until every rank has freed its memory. Ranks of one process share some of it, and the last one frees it in
-  // the context of the rank to which it belongs. The driver then waits for the work on that GPU, which must not be a
-  // call that waits for this very rank.
+  // the context of the rank to which it belongs. The driver then waits for the work on that GPU. Without this round, a
+  // rank could already have started a call there that waits for the rank which is still freeing memory.
   Status wait_until_freed() {
     const auto all = round(std::string());
     return all.ok() ? Status() : Status(all.error());
@@ -271,11 +273,11 @@ class LocalDevices final : public DeviceSide {
   // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same during
   // the preparation and submission of a call.
   mutable std::mutex mutex_;
-  // Non-null if the ranks' GPUs carry out calls. Shared with functions of other threads that may still use it when
-  // suspend() replaces it.
+  // Non-null if the ranks' GPUs carry out calls. Shared with functions of other threads that may still use it when it
+  // is replaced.
   std::shared_ptr<DeviceExecutor> executor_;
-  bool suspended_ = false;  // executor_ is null until resume(); guarded by mutex_
-  // Number of calls_ without sends, receives and captured calls. Guarded by the submission mutex.
+  bool suspended_ = false;  // if true, executor_ is null until resume(); guarded by mutex_
+  // Number of collectives that were submitted and not captured. Guarded by the submission mutex.
   std::uint64_t collectives_ = 0;
   std::vector<std::shared_ptr<Operation>> empty_;  // TransferCall::empty of calls; ended ones are removed later
 };

@@ -36,7 +36,7 @@ double waiting_for_a_core_us() {
   return file >> running_ns >> waiting_ns ? static_cast<double>(waiting_ns) / 1000 : 0;
 }
 
-// The largest of the ranks' values. It is also a barrier.
+// Returns the largest of the ranks' values. The call is also a barrier.
 Result<double> largest(Communicator& communicator, double mine) {
   double all = 0;
   TUTTI_TRY(communicator.all_reduce(&mine, &all, 1, DataType::kFloat64, ReduceOp::kMax));
@@ -97,7 +97,9 @@ ChoiceMeasurer::~ChoiceMeasurer() {
   mmap(data_, kMostGathered, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-// The buffer is not allocated by malloc(), because blocks of the shared heap (docs/heap.md) are not ordinary memory.
+// Maps the buffer by mmap(), because the calls are to be measured on ordinary memory, and malloc() may take blocks from
+// the shared heap (docs/heap.md) instead. Then makes the first calls, which are not measured. Has no effect if the
+// buffer exists already.
 Status ChoiceMeasurer::begin() {
   if (data_ != nullptr) return {};
   void* const data = mmap(nullptr, kMostGathered, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -118,7 +120,8 @@ Status ChoiceMeasurer::begin() {
   return {};
 }
 
-// The first call of each kind proves its plan, which must not count.
+// Makes the first call of each kind, which also proves the plan of the call. The time of the proof must not be
+// measured.
 Status ChoiceMeasurer::warm_up() {
   for (Communicator* const one : {by_messages_, by_calls_}) {
     if (one == nullptr) continue;

@@ -17,9 +17,9 @@ struct CallTimes {
   double median_us = 0;
   double p95_us = 0;
 };
-// Measures `body`, which makes calls of `communicator`, in `samples` > 0 samples of about `sample_us` microseconds (one
-// or more calls each). The time of a sample is that of the slowest rank. All ranks must call it, and get the same
-// result.
+// Measures how long a call of `body` takes, in `samples` > 0 samples of about `sample_us` microseconds (one or more
+// calls each). The time of a sample is that of the slowest rank. `communicator` synchronizes the ranks; `body` may use
+// another communicator of these ranks, or none. All ranks must call time_calls(), and get the same result.
 Result<CallTimes> time_calls(Communicator& communicator, int samples, double sample_us,
                              const std::function<Status()>& body);
 
@@ -30,8 +30,8 @@ struct ChoiceSamples {
   double sample_us = 500;
   // After this time, no further measurement begins. 0: no limit.
   double most_us = 0;
-  // The same if a rank has waited for a core for longer than this part of the time, because ranks or other processes
-  // share cores. 0: no limit.
+  // No further measurement begins either if a rank has waited for a core for longer than this part of the time, because
+  // ranks or other processes share cores. 0: no limit.
   double most_waiting = 0;
 };
 
@@ -50,8 +50,8 @@ class ChoiceMeasurer {
   ChoiceMeasurer(const ChoiceMeasurer&) = delete;
   ChoiceMeasurer& operator=(const ChoiceMeasurer&) = delete;
 
-  // Measures each way of these groups once more. Errors: kSystem if there is no memory for the buffer, and the errors
-  // of the calls.
+  // Measures each way of these groups once more. Errors: kSystem if there is no memory for the buffer, those of
+  // Communicator::allocate(), and those of the calls.
   Status run(ChoiceGroups groups = ChoiceGroups::kAll);
   // Whether a limit was reached, so that something was not measured. The same on all ranks.
   bool has_ended() const { return ended_; }
@@ -61,7 +61,7 @@ class ChoiceMeasurer {
  private:
   using Body = std::function<Status(Communicator&)>;
   Communicator& any() const { return *(by_messages_ != nullptr ? by_messages_ : by_calls_); }
-  Status begin();  // allocates the buffers
+  Status begin();  // allocates the buffers, and makes the first calls
   Status warm_up();
   Result<bool> has_time();
   Status sums();

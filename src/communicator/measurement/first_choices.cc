@@ -24,7 +24,7 @@ namespace {
 // machine does not matter.
 constexpr int kPasses = 3;
 constexpr ChoiceSamples kSamples{.samples = 1, .sample_us = 150, .most_us = 100'000, .most_waiting = 0.1};
-// The limit of a call of the measurement. It is short, because a failed measurement must not cost much.
+// The longest timeout of a call of the measurement. It is short, because a failed measurement must not cost much.
 constexpr std::chrono::milliseconds kTimeout{500};
 // A job whose set-up has less time than this does not measure.
 constexpr std::chrono::milliseconds kLeastSetUpTimeout{5'000};
@@ -53,7 +53,7 @@ Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, co
 
 // Measures with two communicators, one for each value of TUTTI_ATTACH that is compared. If the system forbids
 // cross-memory attach, measures only short calls (ChoiceGroups::kShortCalls). Errors: kTimeout if there was not enough
-// time or the machine was too busy; kUnsupported if the ranks do not share memory; and the errors of the calls.
+// time or the machine was too busy; kUnsupported if the ranks do not share memory; and those of ChoiceMeasurer::run().
 Result<std::vector<Measurement>> measure(Communicator& by_messages, Communicator& by_calls) {
   const Transport& transport = *CommunicatorImpl::of(by_calls).environment().transport;
   if (!transport.shares_memory()) {
@@ -158,7 +158,7 @@ Status measure_first_choices(JobContext& job_context, const std::vector<std::uin
   const auto ranks = static_cast<std::uint32_t>(members.size());
   const bool stores = job_context.job_rank == 0;
   const std::string path = stores ? calibration_path("", process_environment()) : "";
-  std::optional<CalibrationLock> lock;  // of rank 0, until it has stored the result
+  std::optional<CalibrationLock> lock;  // rank 0 holds it until this function returns
   const auto locked = stores ? take_lock(job_context, path, lock) : *job_context.tuning;
   const auto goes_on = replace_tuning(job_context, locked, gather);
   if (!goes_on) return goes_on.error();

@@ -27,7 +27,7 @@ struct Device {
   std::uint32_t staying = 0;          // sum of the blocks of all communicators with kStay
   std::uint32_t lent = 0;             // sum of all loans
   std::uint32_t captured = 0;         // those of the lent blocks that captured launches use
-  std::uint32_t newcomers = 0;        // new communicators that wait for lent blocks
+  std::uint32_t newcomers = 0;        // number of new communicators that wait for lent blocks
   std::multiset<std::uint32_t> ends;  // the blocks of each communicator with kEnd, one entry for each BlockBudget
 
   // The blocks of the largest communicator with kEnd. At least one block, because calls in rounds take nothing from
@@ -60,9 +60,9 @@ Device& find(const cuda::CUuuid& uuid) {
   return all.back();
 }
 
-// Waits until `blocks` blocks are left, or until only captured launches have borrowed some, but at most for kLoanWait.
-// `lock` holds the mutex. Entries of the table move when another GPU gets one, so the function looks its entry up
-// again.
+// Waits until `blocks` blocks are left, or until no launch except captured ones has borrowed any, but at most for
+// kLoanWait. `lock` holds the mutex. Entries of the table move when another GPU gets one, so the function looks its
+// entry up again.
 void wait_for_loans(std::unique_lock<std::mutex>& lock, const cuda::CUuuid& uuid, std::uint32_t capacity,
                     BlockBudget::Launches launches, std::uint32_t blocks) {
   ++find(uuid).newcomers;

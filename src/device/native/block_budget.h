@@ -59,7 +59,7 @@ class BlockBudget {
 };
 
 // The blocks that the launches of one LaunchGroup have borrowed. The destructor returns them. Hold the group's mutex
-// for every function. Different objects may be used by different threads at the same time.
+// for every function except the destructor. Different objects may be used by different threads at the same time.
 class BlockLoan {
  public:
   BlockLoan() = default;
@@ -71,8 +71,9 @@ class BlockLoan {
   // Returns the number of borrowed blocks that the launch may use. All calls are for the same device.
   //
   // - The launches of a communicator run one after the other, so they share the loan.
-  // - `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. All
-  //   captured launches together get at most half of the blocks that this communicator could borrow.
+  // - `captured`: the launch becomes a part of a graph, which may run at any time, so its blocks stay lent. When a
+  //   launch is captured, all captured launches together may get at most half (rounded up) of the blocks that this
+  //   communicator could then borrow.
   // - While a new communicator waits for blocks, a launch that is not captured may only use those blocks of this loan
   //   that captured launches have borrowed.
   std::uint32_t raise(const cuda::CUuuid& device, std::uint32_t capacity, std::uint32_t blocks, bool captured);

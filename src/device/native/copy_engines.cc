@@ -63,9 +63,8 @@ bool CopyEngines::takes(const CheckedCall& checked, const CallOptions& options) 
          !(replaces_input_in_place(kind) && checked.call.in_place);
 }
 
-// Each rank decides alone. If the inputs of only some ranks are in symmetric registered memory, the other ranks
-// launch the kernel, and the ranks wait for each other until the timeout. docs/collectives.md states this
-// limitation.
+// Each rank decides alone. If the inputs of only some ranks are in symmetric registered memory, the other ranks use the
+// kernel or the host, and the ranks wait for each other until the timeout. docs/collectives.md states this limitation.
 std::optional<CopyEngines::Inputs> CopyEngines::find_inputs(const CheckedCall& checked,
                                                             const CallOptions& options) const {
   if (method_ != Method::kWindows || !takes(checked, options)) return std::nullopt;
@@ -96,8 +95,8 @@ void CopyEngines::copy_between_barriers(DeviceCall& call, const CheckedCall& che
 }
 
 // The number of the call is part of the value, so that a barrier does not end by the flags of another call with the
-// same arguments. If the hash or the number of a rank differs, that rank writes another value, so the barriers of the
-// call do not end and the call times out.
+// same arguments. If the hash or the number of a rank differs, that rank writes another value (unless the values
+// collide by chance), so the barriers of the call do not end and the call times out.
 void CopyEngines::set_barrier_value(DeviceCall& call) const {
   if (!has_barriers(call)) return;
   const std::uint64_t hash = with_value(call.copies->hash, calls_ + 1);

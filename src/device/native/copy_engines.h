@@ -58,8 +58,8 @@ class CopyEngines {
     // copies its input to its output, because the peers read it there. Otherwise 0; for kLaunchGroup the peers read the
     // root's input.
     std::uint64_t own_bytes = 0;
-    // Between stream barriers: a hash of the call's arguments and of the location of its input, which must be the
-    // same on all ranks. Otherwise 0.
+    // For copies between stream barriers: a hash of the call's arguments and of the location of its input, which must
+    // be the same on all ranks. For kLaunchGroup: 0.
     std::uint64_t hash = 0;
   };
   // The location of the inputs in symmetric registered memory, which is the same on all ranks, and the address of each
@@ -73,9 +73,9 @@ class CopyEngines {
 
   // For Method::kWindows; otherwise returns nothing. Returns the inputs if copies between two stream barriers can carry
   // out the call. Returns nothing if kernels carry it out, for example because the call is too short or reduces, the
-  // caller has chosen an algorithm, or the buffer that peers read (the input, but for a broadcast or an in-place
-  // all_gather the output) is not in registered memory that has the same length on all ranks. For scatter and gather it
-  // always returns nothing, because the ranks cannot compute where the root's input is.
+  // caller has chosen an algorithm, or the buffer that peers read is not in registered memory that has the same length
+  // on all ranks. That buffer is the output in a broadcast or an in-place all_gather, and otherwise the input. For
+  // scatter and gather it always returns nothing, because the ranks cannot compute where the root's input is.
   std::optional<Inputs> find_inputs(const CheckedCall& checked, const CallOptions& options) const;
   // Makes `call` a call by copies between two stream barriers. `inputs`: the result of find_inputs().
   void copy_between_barriers(DeviceCall& call, const CheckedCall& checked, Inputs inputs) const;
@@ -83,10 +83,11 @@ class CopyEngines {
   // the kernel if the calls of all ranks in the launch have copies.
   void copy_in_group(DeviceCall& call, const CheckedCall& checked, const CallOptions& options) const;
 
-  // Number the calls between stream barriers; no effect for other calls. set_barrier_value(): call it before the call
-  // is submitted. count(): call it after that, unless the call was refused. The order of submission is the same on
-  // all ranks. The order in which calls are prepared is not, because the calls of a Group are prepared when they are
-  // added, sorted when they are submitted, and never submitted if the Group is dropped.
+  // set_barrier_value() and count() number the calls that consist of copies between stream barriers. They have no
+  // effect for other calls. Call set_barrier_value() before the call is submitted, and count() after that, unless the
+  // call was refused. The order of submission is the same on all ranks. The order in which calls are prepared is not,
+  // because the calls of a Group are prepared when they are added, sorted when they are submitted, and never submitted
+  // if the Group is dropped.
   void set_barrier_value(DeviceCall& call) const;
   void count(const DeviceCall& call);
 
@@ -97,11 +98,11 @@ class CopyEngines {
 
   // Whether copies alone can carry out the collective: true for collectives that reduce nothing and have a plan.
   static bool only_moves_blocks(CollectiveKind kind);
-  // Returns the copies that `rank` makes. If each rank has a block, the copies begin with the block of the next
-  // higher rank and end with that of `rank`, so that not all ranks read from the same peer at the same time.
-  // Requires only_moves_blocks(collective.kind). block_bytes: for a broadcast the length of the whole buffer,
-  // otherwise the length of one rank's block. For in-place calls the copies are correct for all collectives except
-  // all_to_all, which would overwrite blocks that are still to be read. A pure function.
+  // Returns the copies that `rank` makes. If the output has a block for each rank, the copies begin with the block of
+  // the next higher rank and end with that of `rank`, so that not all ranks read from the same peer at the same time.
+  // Requires only_moves_blocks(collective.kind). block_bytes: for a broadcast the length of the whole buffer, otherwise
+  // the length of one rank's block. For in-place calls the copies are correct for all collectives except all_to_all,
+  // which would overwrite blocks that are still to be read. A pure function.
   static std::vector<BlockCopy> block_copies(const Collective& collective, std::uint32_t rank,
                                              std::uint64_t block_bytes);
 

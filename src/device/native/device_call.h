@@ -45,13 +45,14 @@ struct ProgramUpload {
   Status put(const cuda::Driver& driver, cuda::CUstream stream) const;
 };
 
-// The sends and receives of a call, instead of a collective.
+// A call that consists of sends and receives, and not of a collective.
 struct TransferCall {
   DeviceTransfers packed;
   std::vector<OwnCopy> own;  // copies within this rank's GPU
   std::uint32_t blocks = 1;  // the most thread blocks that the launch can use
   // The transfers without bytes, or null. The host carries them out, because a rank whose transfers all have no bytes
-  // cannot tell whether they are in device memory. Their peers count them, and check that they are empty, too.
+  // cannot tell whether they are in device memory. So the host also matches them with the transfers of the peers, and
+  // checks that those have no bytes either.
   std::shared_ptr<Operation> empty{};
 
   bool is_with(std::uint32_t peer) const {
@@ -90,12 +91,12 @@ class DeviceCall final : public StartCondition {
   std::shared_ptr<ProgramUpload> upload;
   // set: the call can be carried out by copies; these replace the kernel if all calls of the launch have them
   std::optional<CopyEngines::Copies> copies;
-  // Set if the call consists of sends and receives. Then `tables`, `upload` and `copies` are not used, of `call` only
-  // `status`, and of `launch` only `kernel` and `threads`.
+  // Set if the call consists of sends and receives. Then `tables`, `upload` and `copies` stay empty, and of `call` only
+  // `status` is set, of `launch` only `kernel` and `threads`.
   std::optional<TransferCall> transfers;
-  // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds,
-  // otherwise see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies, it writes
-  // another value, for which no rank of this call waits, so the barriers do not end.
+  // The value that ranks write to each other's flags at the barriers of this call: 1 for a call in rounds, otherwise
+  // see CopyEngines::set_barrier_value(); never 0. If a rank makes another call by copies in place of this one, it
+  // writes another value, for which no rank of this call waits, so the barriers do not end.
   std::uint32_t barrier_value = 1;
   CallTag tag;
   // Number of this call among the collective calls of this rank on this communicator that GPUs carry out, from 1 on; 0
@@ -115,10 +116,10 @@ class DeviceCall final : public StartCondition {
   // launched.
   bool finished() override;
   Status outcome() override;
-  // Waits on the host until the call is launched, and then makes its stream wait for it. Every submitted call must be
-  // settled. See LaunchGroup::settle().
+  // Waits on the host until the call is launched or has failed, and then makes its stream wait for the launch. Every
+  // submitted call must be settled. See LaunchGroup::settle().
   Status settle();
-  bool is_captured() const { return capture_ != 0; }  // valid after submit(): the call runs when its graph is replayed
+  bool is_captured() const { return capture_ != 0; }  // after submit(): whether the call runs in replays of a graph
   // The operation that the host carries out for TransferCall::empty; null if there is none.
   Operation* empty_transfers() const { return transfers ? transfers->empty.get() : nullptr; }
 

@@ -24,8 +24,8 @@ namespace {
 // stores every 4 bytes of data together with a flag. That halves the bandwidth, but needs no memory fence. The limit
 // is estimated, not measured.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
-// Minimum length of a chunk within one slice, in bytes, if a call has several slices. With shorter chunks, another
-// slice (another thread block) would cost more time than it saves. Estimated.
+// If a call has several slices, each slice gets at least this many bytes of each chunk of the plan, over all of its
+// tiles. With fewer bytes, another slice (another thread block) would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
 // About the largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
 // thread when a stream is full (users of CUDA report this at about 1,000 launches; not measured here). A call must not
@@ -59,12 +59,13 @@ DeviceExecutor::~DeviceExecutor() {
   leak_until_exit(std::move(plans_));  // a launch still runs, and its kernel may use the plans
 }
 
-// Whether the buffers are memory of this rank's GPU. Sets BufferUse::plain. Errors: kInvalidArgument, if one is memory
-// of another GPU or context, or if only some are host memory; those of the driver.
+// Whether the buffers, except those without bytes, are memory of this rank's GPU or managed memory. Sets
+// BufferUse::plain. Errors: kInvalidArgument, if one is memory of another GPU or context, or if only some are host
+// memory; those of the driver.
 Result<bool> DeviceExecutor::is_on_device(std::span<BufferUse> buffers) const {
   const char* on_device = nullptr;
   const char* on_host = nullptr;
-  const void* last = nullptr;  // for example, the two buffers of an all_reduce in place are one
+  const void* last = nullptr;  // the buffer before: the two of an in-place all_reduce, for example, are one
   Result<cuda::PointerInfo> where = cuda::PointerInfo{};
   for (BufferUse& buffer : buffers) {
     if (buffer.bytes == 0) continue;

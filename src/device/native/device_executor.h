@@ -41,15 +41,17 @@ class DeviceExecutor {
   Result<bool> takes(const CheckedCall& checked);
   // The same for sends and receives. Always false if Settings::transfers is false.
   Result<bool> takes(const CheckedExchange& exchange) const;
-  // Returns a call that is ready for submit(). Null: the GPU of some rank cannot run this plan, or the call would
-  // need too many rounds, so the host has to carry out the call; all ranks then get null. `digest`: the digest of a
-  // plan of the caller's own, otherwise 0. checked.call.tag must be complete, except for the sequence number and the
-  // tile size. Errors: kInvalidArgument (the stream), kInvalidPlan, the error that broke this executor before, those of
-  // the driver.
+  // Returns a call that is ready for submit(). Null: the GPU of some rank cannot run this plan, or the call would need
+  // too many rounds, so the host has to carry out the call. All ranks then get null, with one exception: if the inputs
+  // of only some ranks are in symmetric registered memory, these ranks get a call (CopyEngines::find_inputs()).
+  // `digest`: the digest of a plan of the caller's own, otherwise 0. checked.call.tag must be complete, except for the
+  // sequence number and the tile size. Errors: kInvalidArgument (the stream), kInvalidPlan, the error that broke this
+  // executor before, those of the driver.
   Result<std::shared_ptr<DeviceCall>> prepare(const CheckedCall& checked, const Generator& generator,
                                               std::uint32_t digest, const CallOptions& options,
                                               std::int64_t timeout_ns);
-  // Returns a call with the sends and receives for which takes() is true. `empty`: see TransferCall. Errors: as above.
+  // Returns a call with the sends and receives for which takes() is true. `empty`: see TransferCall. Errors: as above,
+  // except kInvalidPlan.
   Result<std::shared_ptr<DeviceCall>> prepare(CheckedExchange exchange, std::shared_ptr<Operation> empty,
                                               const CallOptions& options, std::int64_t timeout_ns);
   // Whether this executor has prepared the call. False if the communicator's previous executor prepared it, before
@@ -62,10 +64,11 @@ class DeviceExecutor {
   std::optional<Error> failure(bool asks_driver) { return resources_->launch_group().failure(rank_, asks_driver); }
   void abort();
   // Call it if this rank cannot take part any more: ends all calls that wait in this rank's LaunchGroup, and calls the
-  // functions that were registered with on_failure(), unless the peers detect this failure by themselves.
+  // functions that were registered with on_failure(), unless the peers detect this failure by themselves (peers_see()).
   void fail(const Error& error) noexcept { resources_->launch_group().fail(error); }
-  // The next two functions lock nothing, so they may be called while another thread waits for space in a stream.
-  // Ends kernels of this rank that are waiting. Later calls with Call::checks_abort fail at once.
+  // set_abort_flag() and reported_failure() lock nothing, so they may be called while another thread waits for space in
+  // a stream. set_abort_flag() ends the kernels of this rank that are waiting. Later calls with Call::checks_abort then
+  // fail at once.
   void set_abort_flag() noexcept;
   // The failure that a kernel of this rank has reported; nothing if there is none.
   std::optional<Error> reported_failure() const;
@@ -94,8 +97,8 @@ class DeviceExecutor {
   };
   // Collective, algorithm, root, digest of a caller's plan (otherwise 0), protocol.
   using PlanKey = std::tuple<CollectiveKind, Algorithm, std::uint32_t, std::uint32_t, device::Protocol>;
-  // How a call is divided: into slices, which thread blocks run in parallel, and each slice into tiles, with chunks
-  // of at most max_chunk_bytes bytes.
+  // How a call is divided: into slices, which different thread blocks can run in parallel, and each slice into tiles,
+  // with chunks of at most max_chunk_bytes bytes.
   struct Segmentation {
     std::uint32_t slices = 1;
     std::uint64_t max_chunk_bytes = 0;
@@ -129,10 +132,11 @@ class DeviceExecutor {
   const std::uint32_t rank_;
   const std::uint32_t ranks_;
   VerifiedPlanCache& plan_cache_;
-  std::uint64_t states_used_ = 0;                   // how many of the states of DeviceResources::states() the plans use
+  // Number of the states of DeviceResources::states() that were given to plans, also to plans whose making then failed.
+  std::uint64_t states_used_ = 0;
   std::map<PlanKey, std::unique_ptr<Plan>> plans_;  // a null value: the GPU of some rank cannot run this plan
-  // Set by takes(): ranks of this process may access the buffers of that call in place, even if they are not
-  // registered.
+  // takes() sets it to true if ranks of this process may access the buffers of that call in place, even if they are not
+  // registered, and otherwise to false.
   bool windows_ = true;
   // The longest timeout of all calls so far, in ns. Atomic, because finish() reads it without the submission mutex.
   std::atomic<std::int64_t> longest_ns_ = 0;

@@ -32,9 +32,9 @@ inline Error call_error(ErrorCode code, std::string message, std::int32_t rank =
 // for example because the state of one of its devices is not known.
 Error broken_error(Error error) noexcept;
 
-// Like broken_error(). If the error comes from the CUDA driver (kDevice), it also names `rank` as the culprit, and
-// its message states that `rank` cannot take part any more. `tag`: the tag of that rank's call; null if there is
-// none.
+// Like broken_error(). If the error comes from the CUDA driver (kDevice), it also names `rank` as the culprit, and its
+// message states that `rank` cannot take part any more (if there is memory for this message). `tag`: the tag of that
+// rank's call; null if there is none.
 Error lost_error(Error error, std::uint32_t rank, const CallTag* tag) noexcept;
 
 // Whether the peers of a rank that fails with this code detect the failure by themselves, by their own devices and

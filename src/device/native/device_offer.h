@@ -54,10 +54,9 @@ struct DeviceOffer {
   bool same_device(const DeviceOffer& other) const { return uuid == other.uuid; }
 };
 
-// A number that identifies this process. It is random, so that another process with the same process id, for
-// example in another container, has another number. It is combined with the process id, so that a forked child has
-// another number than its parent.
-// Returns nothing if the system has no random numbers.
+// A number that identifies this process. It is random, so that another process with the same process id, for example in
+// another container, has another number. It is combined with the process id, so that a forked child has another number
+// than its parent. Returns nothing if the system has no random numbers.
 inline std::optional<std::uint64_t> process_nonce() {
   static const std::optional<std::uint64_t> nonce = []() -> std::optional<std::uint64_t> {
     std::uint64_t value = 0;

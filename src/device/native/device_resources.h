@@ -50,7 +50,7 @@ class DeviceResources {
   }
   // the array of links in device memory that kernels of this protocol use; one entry for each end of a connection
   device::Link* links(device::Protocol protocol) const { return links_at(static_cast<std::size_t>(protocol)); }
-  // the same for the connections of sends and receives, and the kernel that uses them
+  // the array of links for sends and receives, and, in the next line, the kernel that uses them
   device::Link* transfer_links() const { return links_at(kDeviceProtocols); }
   cuda::CUfunction transfer_kernel() const { return code_.transfer; }
   // the memory for the states of plans; see DeviceArena::states()
@@ -134,8 +134,8 @@ class DeviceResources {
   // shared with the job context; used to find out which peers' processes have exited
   std::shared_ptr<SegmentExchange> exchange_;
   std::vector<Opened> opened_;
-  std::vector<std::shared_ptr<PeerFlags>> flags_;  // of each rank; shared with the ranks of this process
-  std::optional<Share> flags_offer_;               // of this rank's flags, for ranks of other processes
+  std::vector<std::shared_ptr<PeerFlags>> flags_;  // of each rank; those of ranks of this process are shared with them
+  std::optional<Share> flags_offer_;               // offers this rank's flags to ranks of other processes
   std::shared_ptr<DeviceWindows> windows_;         // shared with the DeviceWindow handles, which may be destroyed later
   BlockBudget block_budget_;
   // Device memory with one table of device::Link for each protocol, and then one for transfers. links_at_ has the

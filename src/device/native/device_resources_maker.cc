@@ -24,21 +24,22 @@ namespace tutti::detail {
 namespace {
 
 constexpr std::uint64_t kMostArenaBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // in an arena, for transfer slots
+constexpr std::uint64_t kMostTransferBytes = std::uint64_t{32} << 20;  // the most bytes of an arena for transfer slots
 constexpr std::string_view kHasBlocks = "+";
 constexpr std::string_view kHasNoBlocks = "-";
 // How long the check of the links waits for other ranks, but at most half of the timeout of set-up.
 constexpr std::chrono::milliseconds kLinkLimit{10'000};
 // A rank whose calls cannot, or shall not, run on a GPU contributes one of these marks to the first round, and the
 // reason. kAskedFor: a setting of the user is the reason, or a general rule of Tutti, so no warning is needed.
+// kUnexpected: there is another reason, so rank 0 warns.
 constexpr std::string_view kAskedFor = "-";
 constexpr std::string_view kUnexpected = "!-";
-constexpr std::size_t kMostReason = 1024;  // bytes of a reason that are sent, because rounds have a limit
+constexpr std::size_t kMostReason = 1024;  // the longest reason that is sent, because the data of a round is limited
 // In the third round a rank contributes kConnected if it has opened the memory of all others, and in the last round if
-// its check of the links has passed or is not needed. Otherwise it contributes kNotConnected, followed by the reason.
+// its check of the links has passed or is not needed. Otherwise it contributes kNotConnected and the reason, if any.
 constexpr std::string_view kConnected = "1";
 constexpr std::string_view kNotConnected = "0";
-// In the last round instead of kConnected, with which this text begins: LL128 was asked for and is not safe.
+// Replaces kConnected, with which it begins, in the last round if LL128 was asked for and is not known to be safe.
 constexpr std::string_view kWithoutLl128 = "1-";
 
 // How ranks of other processes reach the memory of a rank.
@@ -113,8 +114,8 @@ class DeviceResourcesMaker {
     return contribution.substr(std::min(mark.size(), contribution.size()));
   }
 
-  // Makes the contribution to the third round: kConnected if every peer's memory was opened; otherwise kNotConnected
-  // and the reason, and then no peer's memory stays open. Returns an error only after an exception.
+  // Makes the contribution to the third round: kConnected if connect() succeeds; otherwise kNotConnected and the
+  // reason, and then no peer's arena stays open. Returns an error only after an exception.
   Result<std::string> try_to_connect(const std::vector<std::string>& handles) {
     try {
       const Status connected = connect(handles);
@@ -137,8 +138,8 @@ class DeviceResourcesMaker {
     return true;
   }
 
-  // Makes the contribution to the last round: whether writes of the other GPUs arrive here. Communicators without
-  // Settings::transfers are not checked, because they do not use the kernel of the check.
+  // Makes the contribution to the last round: whether writes of the other GPUs arrive here. A single rank has nothing
+  // to check. Ranks without Settings::transfers are not checked, because they do not use the kernel of the check.
   Result<std::string> try_links() {
     try {
       const bool wants_ll128 = resources_->settings_.protocol == DeviceProtocol::kLl128;
@@ -171,7 +172,7 @@ class DeviceResourcesMaker {
         "simple instead");
   }
 
-  // Records that `peer` has not opened the memory of this rank. When the resources of this rank are destroyed, they
+  // Records that `peer` does not have the memory of this rank open. When the resources of this rank are destroyed, they
   // wait until every peer in remote_ranks_ reports that it has closed this memory. `peer` will not report that, so it
   // is removed from remote_ranks_.
   void has_nothing_open(std::uint32_t peer) {
@@ -323,7 +324,7 @@ class DeviceResourcesMaker {
     return {};
   }
 
-  // The connections for sends and receives; their count is 0 if the host carries them out. A rank makes its sends and
+  // The connections for sends and receives; none if the host is known to carry these out. A rank makes its sends and
   // receives when it wants, so their kernels can neither share a launch with those of other ranks nor run in rounds.
   DeviceArena::Connections transfer_connections() const {
     if (how_.shared || how_.in_rounds) return {.count = 0};

@@ -200,9 +200,10 @@ Status DeviceWindows::write_bases(std::uint32_t number, std::span<const std::uin
   return stream->synchronize();
 }
 
-// Frees window `number` on this rank, and writes kNoWindowBase into the table instead of the addresses. If a running
-// call then receives a published message in this window, it fails. A message that the call would deliver into the
-// window goes through a slot instead. Never throws, so that destructors can call it. Hold the mutex.
+// Frees window `number` on this rank, and writes kNoWindowBase into the table instead of the addresses (unless the
+// driver fails). If a running call then receives a published message in this window, the call fails. A message that the
+// call would deliver into the window goes through a slot instead. Never throws, so that destructors can call it. Hold
+// the mutex.
 void DeviceWindows::close(std::uint32_t number) noexcept {
   std::array<std::uint64_t, kMostDeviceRanks> none{};
   none.fill(device::kNoWindowBase);

@@ -1,7 +1,7 @@
-// DeviceWindows: the registered device memory of one communicator, from the view of one rank: the rank's own memory
-// in each window, and the mappings of the peers' memory. A window is one registration: each rank contributes memory
-// of its own, and the number of the window is the same on all ranks. Kernels find the address of a peer's memory in
-// a table in the rank's arena (executor/device_arena.h). There are at most kMostDeviceWindows windows.
+// DeviceWindows: the registered device memory of one communicator, from the view of one rank: the rank's own memory in
+// each window, and the mappings of the peers' memory. A window is one registration: each rank contributes memory of its
+// own, and the number of the window is the same on all ranks. Kernels find the address of a peer's memory in a table in
+// the rank's arena (executor/device_arena.h). There are at most kMostDeviceWindows windows at a time.
 //
 // add() is collective, in the order of the communicator's calls; remove() is local. The number of a window can be
 // reused when all ranks have removed it. Thread-safe, but only one thread at a time may call add().

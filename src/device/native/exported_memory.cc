@@ -17,8 +17,8 @@
 namespace tutti::detail {
 namespace {
 
-// Largest number of files that a rank has open in one round, its own and those of all its peers together. Small
-// compared to the default limit of 1,024 open files for each process.
+// About the largest number of files that a rank has open in one round, its own and those of all its peers together.
+// Small compared to the default limit of 1,024 open files for each process.
 constexpr std::uint64_t kMostFiles = 128;
 // How long to wait for a file. Its owner has sent it before the gather of the round ends, so only a full socket or
 // a lack of file descriptors can delay it.
@@ -219,8 +219,9 @@ Status ExportedMemory::Rounds::run(const Gather& gather, Status& own) {
   const std::uint64_t count = std::max<std::uint64_t>(1, kMostFiles / sizes_.size());
   own = reserve();
   for (std::uint64_t first = 0; first < most; first += count) {
-    // The files that this rank shares with its peers in this round. They stay shared until the gather of the next
-    // round has ended, because only then all peers are known to have received them.
+    // The files that this rank shares with its peers in this round. They stay shared until the gather of the next round
+    // has ended (after the last round, until this object is destroyed), because only then all peers are known to have
+    // received them.
     std::shared_ptr<SharedFiles> shared_files;
     auto blobs = gather_or_fail(gather, own.ok() ? show(first, count, shared_files) : own.error());
     last_shared_files_ = std::move(shared_files);

@@ -1,11 +1,11 @@
 // ExportedMemory: device memory that is being registered (device_windows.h), and how ranks on other GPUs and in
 // other processes get access to it.
 //
-// Memory of cuMemAlloc is described by a CUDA IPC handle, which is part of the rank's contribution to the first
-// round of a registration. A range of mapped virtual memory (cuMemCreate, cuMemMap) can contain several
-// allocations, mapped side by side. Each of them is passed as a file descriptor, through the same SegmentExchange
-// as the ranks' shared memory, and the receiver maps the allocations again in the same order. (The alternative,
-// pidfd_getfd, needs the right to trace the peer, which containers and hardened systems do not grant.)
+// Memory of cuMemAlloc is described by a CUDA IPC handle, which is part of the rank's contribution to the first round
+// of a registration. A range of mapped virtual memory (cuMemCreate, cuMemMap) can contain several allocations, mapped
+// side by side. Each of them is passed to ranks of other processes as a file descriptor, through the same
+// SegmentExchange as the ranks' shared memory, and the receiver maps the allocations again in the same order. (The
+// alternative, pidfd_getfd, needs the right to trace the peer, which containers and hardened systems do not grant.)
 //
 // Only the thread that registers the memory uses these objects, and the context of the device must be current.
 #pragma once
@@ -52,9 +52,10 @@ struct ExportedMemory {
 
   // Finds the allocations that contain [data, data + bytes). `farthest`: the largest Reach of all ranks; with
   // kSameDevice, and with kSameProcess for memory of cuMemAlloc, the result is empty, because no rank needs to open
-  // anything. Errors: kInvalidArgument (not all of it is memory of this GPU and context); if some rank must open the
-  // memory, also kUnsupported (managed memory, memory of a pool, too many parts or, for ranks of other processes,
-  // memory that was created without a handle type that can be shared); those of the driver.
+  // anything. Errors: kInvalidArgument (not all of it is memory of this GPU and context; if the result is empty, only
+  // the first and the last byte are checked); if some rank must open the memory, also kUnsupported (managed memory,
+  // memory of a pool, too many parts or, for ranks of other processes, memory that was created without a handle type
+  // that can be shared); those of the driver.
   static Result<ExportedMemory> find(const RankDevice& device, const void* data, std::size_t bytes, Reach farthest);
   // Maps the allocations that contain a range of mapped memory in this process once more, at other addresses, for
   // access by `device`.
@@ -83,7 +84,8 @@ class ExportedMemory::Rounds {
       : device_(device), peers_(peers), own_(own), sizes_(sizes) {}
 
   // Runs all rounds. Returns the error of a round, which ends the rounds on all ranks. If this rank fails after the
-  // last round, the error is stored in `own` instead, because the other ranks have not been notified of it.
+  // gather of the last round, for example when it maps the memory received in that round, the error is stored in `own`
+  // instead, because the other ranks have not been notified of it.
   Status run(const Gather& gather, Status& own);
   // Returns the mapped memory of a rank, or nothing if the memory of that rank was not passed as files. Call it
   // after run() has succeeded.

@@ -33,8 +33,8 @@ LaunchAgreement agree_on_launches(std::span<const DeviceOffer> offers) {
     stay = std::min(stay, one.left.to_stay / here);
     end = std::min(end, one.left.to_end / here);
   }
-  // In rounds, streams wait for each other, and all GPUs of a communicator run its calls in rounds or none of them.
-  // Streams of one process and GPU share hardware queues, so a stream that waits could hold up the one that it needs.
+  // In rounds, streams wait for each other, and a communicator uses rounds on all of its GPUs or on none. Streams of
+  // one process and GPU share hardware queues, so a stream that waits could hold up the one that it needs.
   if (agreed.in_rounds && agreed.shared) return by_the_host(kSharedTwice);
   if (offers.front().copies > 0 && offers.size() > 1) {
     using Method = CopyEngines::Method;

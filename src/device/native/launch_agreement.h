@@ -24,8 +24,8 @@ struct LaunchAgreement {
   // Calls run in rounds, because some GPU has ranks of several processes, or too few free blocks for kernels that
   // wait for kernels of other GPUs.
   bool in_rounds = false;
-  // The result of agree_on_launches(), which change_to_rounds() does not change. Empty if the ranks agreed on calls in
-  // rounds, which take nothing from the budget.
+  // The type of the launches, which agree_on_launches() sets and change_to_rounds() does not change. Empty if the ranks
+  // agreed on calls in rounds, which take nothing from the budget.
   std::optional<BlockBudget::Launches> launches{};
   CopyEngines::Method copy_method = CopyEngines::Method::kNone;
 

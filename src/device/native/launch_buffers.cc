@@ -85,7 +85,7 @@ void LaunchGroup::LaunchBuffers::reuse_after(const std::shared_ptr<cuda::Event>&
   if (in_use_) buffers_.back().done = done;
 }
 
-// Returns a free buffer of at least `bytes` bytes for the current launch.
+// Returns a free buffer of at least `bytes` bytes for the current launch, or makes one.
 Result<const cuda::PinnedMemory*> LaunchGroup::LaunchBuffers::take(std::size_t bytes) {
   const cuda::RelaxedCapture relaxed(driver_);
   const auto is_free = [bytes](const Buffer& one) {

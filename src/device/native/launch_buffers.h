@@ -18,10 +18,10 @@ class LaunchGroup::LaunchBuffers {
   explicit LaunchBuffers(const cuda::Driver& driver) : driver_(driver) {}
 
   // Allocates kPreallocatedBuffers buffers in advance, each for a launch of `members` calls of a communicator with
-  // `ranks` ranks, or for a launch with `transfer_queues` queues of one part each. Longer Groups of messages allocate
-  // in the call. Called for groups whose launches wait for ranks outside of the group. In such a group, an allocation
-  // during a call could block, because the driver may wait for the whole device, and so for launches that wait for
-  // other ranks. Has no effect if there are buffers already.
+  // `ranks` ranks, or for a launch with `transfer_queues` queues of one part each. A Group with more sends and receives
+  // allocates in the call. Called for groups whose launches wait for ranks outside of the group. In such a group, an
+  // allocation during a call could block, because the driver may wait for the whole device, and so for launches that
+  // wait for other ranks. Has no effect if there are buffers already.
   Status preallocate(std::size_t members, std::uint32_t ranks, std::uint32_t transfer_queues);
   // Call it at the start of each launch, before fill().
   void begin_launch() { in_use_ = false; }
@@ -40,7 +40,8 @@ class LaunchGroup::LaunchBuffers {
   struct Buffer {
     cuda::PinnedMemory memory;
     // The event behind the last launch that uses the buffer. Null before the first launch, while a launch is being
-    // made, and for ever after the buffer was used by a captured launch, or by one that failed.
+    // made, and for ever after the buffer was used by a captured launch, or by one that failed before its event was
+    // recorded.
     std::shared_ptr<cuda::Event> done;
     bool used = false;
   };

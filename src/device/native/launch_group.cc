@@ -95,8 +95,8 @@ Status LaunchGroup::submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>
   }
 }
 
-// Messages to a rank that is gone would stay in slots that no rank reads. Receives are not checked, because the
-// messages may have arrived before.
+// Refuses sends to a rank that is gone, because their messages would stay in slots that no rank reads. Receives are not
+// checked, because the messages may have arrived before.
 Status LaunchGroup::check_receivers(const MemberOptions& options, const TransferCall& transfers) {
   if (!options.peer_status) return {};
   for (const device::TransferQueue& queue : transfers.packed.queues) {
@@ -197,7 +197,7 @@ Status LaunchGroup::launch_front(const Member& caller) {
 
 Status LaunchGroup::settle(DeviceCall& call) {
   {
-    // In the usual case no call of the driver is needed.
+    // If the call was launched in its own stream, as is usual, no call of the driver is needed.
     const std::scoped_lock lock(mutex_);
     if (call.launched_ && !call.outcome_ && call.stream == call.launched_in_) return {};
   }
@@ -213,11 +213,11 @@ Status LaunchGroup::settle(DeviceCall& call) {
   }
 }
 
-// Waits on the host until the call is launched or has failed. Meanwhile a call whose context is lost, or whose timeout
-// is over, fails the group. (A stream in a lost context reports nothing by itself. Therefore this function queries the
-// event that was recorded when the call was submitted.) The host waits, and not the stream, because the launch may get
-// the hardware queue that a waiting stream holds up: the streams of a context share 8 queues by default, or as many as
-// CUDA_DEVICE_MAX_CONNECTIONS says.
+// Waits on the host until the call is launched or has failed. Meanwhile the call fails the group if its context is
+// lost, or when its timeout is over. (A stream in a lost context reports nothing by itself. Therefore this function
+// queries the event that was recorded when the call was submitted.) The host waits, and not the stream, because the
+// launch may get the hardware queue that a waiting stream holds up: the streams of a context share 8 queues by default,
+// or as many as CUDA_DEVICE_MAX_CONNECTIONS says.
 void LaunchGroup::wait_for_launch(std::unique_lock<std::mutex>& lock, DeviceCall& call) {
   const auto over = [&] { return call.launched_ || call.outcome_; };
   while (!over()) {
@@ -280,7 +280,7 @@ std::optional<Status> LaunchGroup::find_outcome(DeviceCall& call) {
     const bool ended_here = found.cause == device::Failure::kAborted && broken;
     outcome = ended_here ? *broken : device_failure(found, its.options.rank, &call.tag, call.timeout_ns);
   }
-  // the barriers of the call may have been released, so that it has not waited for its peers, and its result is invalid
+  // the barriers of the call may have been released; then it has not waited for its peers, and its result is invalid
   if (broken && call.launch.rounds > 0) outcome = *broken;
   call.outcome_ = std::move(outcome);
   if (!call.outcome_->ok()) members_->fail(call.outcome_->error(), call.transfers.has_value());

@@ -45,7 +45,7 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   struct MemberOptions {
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
-    std::uint32_t kept_blocks = 0;      // how many blocks of this rank the communicator keeps (BlockBudget)
+    std::uint32_t kept_blocks = 0;      // how many blocks the communicator keeps for this rank (BlockBudget)
     std::uint32_t blocks_at_once = 0;   // how many blocks of the library's kernels can be resident on the GPU at once
     std::uint32_t transfer_queues = 0;  // the most queues that a launch of sends and receives has
     // returns the state of a peer; any thread may call it; empty: peers' states are not known
@@ -74,8 +74,8 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // Submits the rank's next call. If all other ranks of the group have already submitted theirs, launches the calls of
   // all ranks together. Otherwise the call is queued, and this function returns without waiting: the rank that submits
   // last launches the calls. Errors: those of the call (for example kMismatch), kUnsupported (too many calls of this
-  // rank are queued already), kPeerLost (a rank of the group has left), those of the driver, the error that broke the
-  // group before.
+  // rank are queued already), kPeerLost (a rank of the group has left, or a send is to a rank that has left or ended),
+  // kSystem (the watchdog's thread cannot be started), those of the driver, the error that broke the group before.
   Status submit(std::uint32_t rank, const std::shared_ptr<DeviceCall>& call);
   // Waits on the host until the other ranks of the group have made their calls too, at most for the call's timeout.
   // Then makes the call's stream wait for the launch. Call it after submit(), and after all other calls that the same
@@ -96,8 +96,9 @@ class LaunchGroup : public std::enable_shared_from_this<LaunchGroup> {
   // group fails.
   void leave(std::uint32_t rank) noexcept;
   // Ends the membership: the group does not use the rank's status and barrier any more, and does not begin to call its
-  // on_failure() function. (A thread that was about to call that function may still do so.) The last rank also ends
-  // the watchdog's thread. `idle`: no launch of the group runs any more, so what it has borrowed is free.
+  // on_failure() function. (A thread that was about to call that function may still do so.) The last rank also ends the
+  // watchdog's thread. `idle`: no launch of the group runs any more, so the last rank also returns the blocks that the
+  // group has borrowed.
   void forget(std::uint32_t rank, bool idle);
 
  private:

@@ -127,7 +127,7 @@ std::uint32_t LaunchGroup::Members::kept_blocks() const {
 
 std::uint32_t LaunchGroup::Members::take_blocks(std::uint32_t blocks, bool captured) {
   const std::uint32_t kept = kept_blocks();
-  if (whole_ || blocks <= kept) return std::min(blocks, kept);  // all ranks of the communicator: nothing is borrowed
+  if (whole_ || blocks <= kept) return std::min(blocks, kept);  // a group of all ranks borrows nothing
   return kept + loan_.raise(device_, all_.front().options.blocks_at_once, blocks - kept, captured);
 }
 

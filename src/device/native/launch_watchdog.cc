@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 // Longest time between two checks while there is something to check.
 constexpr std::chrono::milliseconds kLooking{20};
-// time after a peer has left or exited until pending calls fail, because they may still end by themselves
+// After a peer has left or exited, a pending call fails only after this time, because it may still end by itself.
 constexpr std::chrono::milliseconds kGrace{200};
 constexpr std::chrono::nanoseconds kWarnAfter{kWarnAfterNs};
 // Time between two checks while the watchdog releases the barriers of a pending launch.
@@ -173,7 +173,8 @@ void LaunchGroup::Watchdog::check_round_timeout(const PendingLaunch& first) {
 }
 
 // Logs one warning if the launch has run for kWarnAfter, like the engine's watchdog; see Watchdog::warn_if_late() in
-// src/engine. No warning if the call's timeout is not longer, because its error says more.
+// src/engine. Logs none if the call's timeout ends at about the same time or earlier, because the error of the timeout
+// says more.
 void LaunchGroup::Watchdog::warn_if_late(PendingLaunch& first) {
   const MemberOptions& options = members_.of(*first.call).options;
   const DeviceCall& call = *first.call;

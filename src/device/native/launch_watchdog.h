@@ -35,7 +35,8 @@ class LaunchGroup::Watchdog {
   // returned error (kSystem).
   Status start();
   // A launch that waits for ranks outside of this group and has not ended, as far as the watchdog has seen. The
-  // watchdog ends it if one of these ranks is gone, or if it waits at barriers for longer than its timeout.
+  // watchdog ends it if one of these ranks is gone (see check_peers()), or if it waits at barriers for longer than its
+  // timeout.
   struct PendingLaunch {
     std::shared_ptr<DeviceCall> call;    // the first call of the launch
     std::shared_ptr<cuda::Event> done;   // recorded in the stream behind the last kernel, copy or barrier of the launch
@@ -43,7 +44,7 @@ class LaunchGroup::Watchdog {
     std::uint32_t borrowed = 0;          // how many blocks of the loan it uses
     // when the watchdog first saw that `begun` had completed; empty before
     std::optional<std::chrono::steady_clock::time_point> since{};
-    // when a warning that it takes long is due; empty before `begun` has completed, and after the warning
+    // when a warning that the launch takes long is due; empty before `begun` has completed, and after the warning
     std::optional<std::chrono::steady_clock::time_point> warns_at{};
   };
   void add(PendingLaunch launch) { pending_launches_.push_back(std::move(launch)); }

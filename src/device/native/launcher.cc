@@ -57,7 +57,8 @@ Result<bool> LaunchGroup::Launcher::finished() const {
 }
 
 // Returns the stream of the launch: the members' own stream if all passed the same one, otherwise a stream of the
-// group. Errors: kUnsupported (the calls are captured in different graphs, or only some of them are).
+// group. Errors: kUnsupported (the calls are captured in different graphs, or only some of them are), those of the
+// driver.
 Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) {
   const DeviceCall& first = *calls.front();
   bool one_stream = true;
@@ -113,11 +114,11 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   if (watched || watchdog_.watches_graphs()) TUTTI_TRY(watchdog_.start());
   const std::uint32_t blocks = members_.take_blocks(wanted_blocks(calls), captured);
   if (watched) TUTTI_TRY(watch(calls.front(), *done, blocks, *stream));
-  // Putting a call that consists of several kernels or copies into the stream can fail halfway. The part that is in
-  // the stream then still uses memory, and may wait for peers if the call has barriers. Therefore such a launch counts
-  // as made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the same
-  // way, because it is not known how much is in the stream. If the launch of a single kernel fails whose program was
-  // copied before, nothing is in the stream, and the launch is not made.
+  // Putting a call that consists of several kernels or copies into the stream can fail halfway. The part that is in the
+  // stream then still uses memory, and may wait for peers if the call has barriers. Therefore such a launch counts as
+  // made: the watchdog releases its barriers, and drain() waits for its end. An exception is treated in the same way,
+  // because it is not known how much is in the stream. If the call is a single kernel whose program was copied before,
+  // and its launch fails, nothing of the call is in the stream, and the launch is not made.
   bool may_run = true;
   const bool uploads = std::ranges::any_of(calls, [](const auto& call) { return call->needs_upload(); });
   Status put;
@@ -142,8 +143,8 @@ Status LaunchGroup::Launcher::launch(const Calls& calls) {
   return {};
 }
 
-// Adds a launch to the watchdog, which ends it if a rank outside of the group is gone. `call`: the first call of
-// the launch. `done`: the event that will be recorded behind the launch. `blocks`: those of the launch.
+// Adds a launch to the watchdog, which ends it if a rank outside of the group is gone. `call`: the first call of the
+// launch. `done`: the event that will be recorded behind the launch. `blocks`: the number of blocks of the launch.
 Status LaunchGroup::Launcher::watch(const std::shared_ptr<DeviceCall>& call, const std::shared_ptr<cuda::Event>& done,
                                     std::uint32_t blocks, cuda::CUstream stream) {
   auto begun = take_event();
@@ -173,7 +174,7 @@ std::uint32_t LaunchGroup::Launcher::wanted_blocks(const Calls& calls) {
 }
 
 // Puts the launch into the stream: sends and receives, copies if all calls have them, otherwise a call in rounds, or
-// one kernel. `blocks`: those of take_blocks().
+// one kernel. `blocks`: the result of take_blocks().
 Status LaunchGroup::Launcher::put_call(const Calls& calls, std::uint32_t blocks, cuda::CUstream stream) {
   const DeviceCall& first = *calls.front();
   buffers_.begin_launch();
@@ -243,7 +244,7 @@ Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream 
   return {};
 }
 
-// Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all others.
+// Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all other transfers.
 Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, std::uint32_t blocks, cuda::CUstream stream) {
   const TransferCall& transfers = *call.transfers;
   const cuda::DriverApi& api = device_.driver().api();

@@ -1,8 +1,8 @@
 // LinkCheck checks that writes between GPUs arrive. On some machines they are lost without an error, although the
 // driver says that the GPUs can access each other: with PCIe access control (ACS) or an IOMMU that redirects writes
 // between devices (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html). Each rank sends a
-// message to every other rank, with the kernel of sends and receives, and compares what it has received. Only
-// DeviceResourcesMaker uses it.
+// message to every other rank, with the kernel of sends and receives, and compares what it has received.
+// DeviceResourcesMaker runs it, and DeviceResources keeps it.
 #pragma once
 
 #include <chrono>

@@ -21,7 +21,7 @@ class PeerFlags {
  public:
   // kClosed: the peer has stopped using the owner's memory, so the owner may free it. kEven, kOdd: the stream of the
   // peer has reached a StreamBarrier with parity 0 or 1, or the peer has given up the call of that barrier. (The value
-  // of the flag tells which.)
+  // of the flag tells which.) The owner sets these flags itself if it releases its own streams.
   enum class Kind : std::uint8_t { kClosed, kEven, kOdd };
 
   // create(): makes the flags of this rank, all 0. open(): `mapping` is that of another rank. Both need a current
@@ -30,7 +30,7 @@ class PeerFlags {
   static Result<std::shared_ptr<PeerFlags>> open(const cuda::Driver& driver, std::shared_ptr<Mapping> mapping);
 
   const std::shared_ptr<Mapping>& mapping() const { return mapping_; }
-  // The flag that `peer` sets, and its address for streams of this process.
+  // flag() returns the flag that `peer` sets, and on_device() its address for streams of this process.
   std::atomic_ref<std::uint32_t> flag(Kind kind, std::uint32_t peer) const;
   cuda::CUdeviceptr on_device(Kind kind, std::uint32_t peer) const;
 

@@ -155,7 +155,8 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   const CollectiveRow& row = row_of(checked.collective.kind);
   for (const Range& range : ranges_of(call, row.input, input.bytes))
     buffers.copy_in(numbers.front(), within(input) + range.offset, range.bytes);
-  // If a broadcast or a scatter is in place at the root, the root's output is a part of its input.
+  // If a broadcast or a scatter is in place at the root, the root's output is a part of its input, so it is not copied
+  // back.
   const bool unchanged = overlapping && row.root == RootHas::kTheInput;
   for (const Range& range : unchanged ? std::vector<Range>() : ranges_of(call, row.output, output.bytes))
     buffers.copy_out(numbers.back(), within(output) + range.offset, range.bytes);
@@ -166,8 +167,8 @@ Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedCall& checked,
   return std::shared_ptr<StartCondition>(std::move(staged));
 }
 
-// Each block is staged separately, because the memory between blocks with displacements belongs to the caller and
-// must not be written.
+// The buffer of each transfer is staged separately, because the memory between blocks with displacements belongs to the
+// caller and must not be written.
 Result<std::shared_ptr<StartCondition>> HostStaging::stage(CheckedExchange& exchange, const CallOptions& options) {
   std::vector<LocatedBuffer> used;
   std::vector<std::byte**> buffer_pointers;
@@ -273,7 +274,7 @@ Status HostStaging::submit(Engine& engine, const std::shared_ptr<Operation>& ope
   }
   if (status || (submitted == 0 && status.error().scope < ErrorScope::kCommunicator)) return status;
   Error error = copy_of(status.error());
-  // The peers have used a sequence number for every segment, and this rank has not, so later calls would not match.
+  // The peers use a sequence number for every segment, but this rank has not, so later calls would not match.
   error.scope = std::max(error.scope, ErrorScope::kCommunicator);
   engine.fail(error);
   // Segments without a StagedCall work directly on the caller's buffers until they have ended, so wait for those

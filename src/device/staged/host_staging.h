@@ -1,9 +1,10 @@
-// HostStaging: prepares the calls of one communicator on buffers in device memory, if the host carries these calls
-// out. The buffers are copied to host memory and back, for a whole call or for each of its segments. The class
-// recognises such calls, replaces their buffers, and submits them. The other files of this folder are its
-// parts, and no other folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and
-// the communicator's StagingPool. The object is made at the first call that finds the CUDA driver loaded, and owns no
-// threads. Hold the communicator's submission mutex for all functions except is_device_memory() and settle().
+// HostStaging: prepares the calls of one communicator on buffers in device memory, if the host carries these calls out.
+// The buffers are copied to host memory and back, for a whole call or for each of its segments. The class recognises
+// such calls, replaces their buffers, and submits them. The other files of this folder are its parts, and no other
+// folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and the communicator's
+// StagingPool. OperationBuilder makes the object when it first prepares a call while the CUDA driver is loaded. The
+// object owns no threads. Hold the communicator's submission mutex for all functions except is_device_memory() and
+// settle().
 #pragma once
 
 #include <cstdint>
@@ -44,17 +45,18 @@ class HostStaging {
   static bool is_device_memory(const void* data, std::size_t bytes);
 
   // Checks whether streams have lost their contexts. Then returns the first error, since the last call of this
-  // function, of a staged call that failed after it was queued, or nothing. Errors that submit() and settle() return
-  // are not included, nor is the end of a call that was not submitted because the communicator had failed.
+  // function, of a staged call that failed after it was queued, or nothing. Errors that only submit() or settle() has
+  // found, and returned, are not included, nor is the end of a call that was not submitted because the communicator had
+  // failed.
   std::optional<Error> take_error();
 
-  // Submits an operation and the other segments of its call. For each of them: puts its copies and callbacks into
-  // its stream, if it has a StagedCall, and adds it to the engine's queue, unless the stream does that later. If a
-  // stream's context is lost, or only some segments could be submitted, also breaks the communicator
-  // (Engine::fail()).
+  // Submits an operation and the other segments of its call. For each of them: puts its copies and callbacks into its
+  // stream, if it has a StagedCall, and adds it to the engine's queue, unless the stream does that later. Also breaks
+  // the communicator (Engine::fail()) if a stream's context is lost, or if a call in segments is submitted only in part
+  // or meets an exception.
   static Status submit(Engine& engine, const std::shared_ptr<Operation>& operation, Engine::Progress progress);
 
-  // Call it after submit(), and in a Group after the calls of all ranks were submitted: see StagedCall::settle(). If
+  // Call it after submit(), and in a Group after all calls of the Group were submitted: see StagedCall::settle(). If
   // this rank cannot take part any more (scope kCommunicator or wider), also breaks the communicator. Has no effect if
   // the operation has no StagedCall, or one for which settles() is false.
   static Status settle(Engine& engine, const Operation& operation);

@@ -291,7 +291,7 @@ void StagedCall::on_finished(void* user_data) {
     call->to_finish_.fetch_sub(1, std::memory_order_acq_rel);
   }
   // If this was the last reference to the call, its destructor returns the block to the pool. Otherwise the operation
-  // still refers to the call.
+  // or another ticket still refers to the call.
   call.reset();
   StagingPool::spent(ticket);
 }

@@ -86,8 +86,9 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   // callbacks. Call it once. If it returns an error or throws, it has released the streams, and the caller must not
   // submit the operation.
   Status enqueue();
-  // settle_later(): call it before enqueue() if other ranks of the process share the GPU. If the call is not captured,
-  // settles() becomes true, and settle() must be called after the operation was submitted.
+  // settle_later(): call it after all buffers were added, and before enqueue(), if other ranks of the communicator and
+  // process share the GPU. If the call is not captured, settles() becomes true, and settle() must be called after the
+  // operation was submitted.
   void settle_later() { settles_ = !captured_; }
   bool settles() const { return settles_; }
   // Waits until the call has ended, well or not, and then puts the copies out into the streams. Has no effect if there

@@ -3,9 +3,9 @@
 // because streams may hold them for longer than the communicator exists. Thread-safe, except that for take(),
 // stream_for() and take_event() the communicator's submission mutex must be held.
 //
-// Memory blocks are windows of the transport, so that peers on this machine can access them in place. A block is reused
-// after its call has ended. Memory is not freed while a ticket is out or a graph may use it, because a stream may still
-// use it. A ticket exists until its callback cannot run any more.
+// Memory blocks are windows of the transport, so that peers on this machine can access them in place. A block can be
+// reused after its call has ended. Memory is not freed while a ticket is out or a graph may use it, because a stream
+// may still use it. A ticket exists until its callback cannot run any more.
 #pragma once
 
 #include <array>

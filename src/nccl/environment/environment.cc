@@ -260,13 +260,13 @@ class Reader {
         ++there;
         if ((choice->allowed[function] & one.bit) != 0) left.push_back(&one);
       }
+      // A single allowed algorithm is used. If several are allowed, Tutti selects as usual, also those that NCCL lacks.
       if (left.size() == 1) {
         settings_.algorithms[static_cast<std::size_t>(left.front()->kind)] = left.front()->algorithm;
       } else if (left.size() < there && choice->named[function]) {
         warn("NCCL_ALGO=\"{}\" leaves {} with no algorithm that Tutti has: Tutti chooses", *text,
              kFunctionNames[function]);
       }
-      // If the list allows all of Tutti's counterparts, Tutti selects as usual, also algorithms that NCCL lacks.
       none_at_all &= there == 0 || left.empty();
     }
     if (none_at_all) warn("NCCL_ALGO=\"{}\" leaves no algorithm that Tutti has: Tutti chooses", *text);
@@ -374,8 +374,8 @@ class Reader {
     }
   }
 
-  // Returns the stricter of the limits in the variables names[0] and names[1], or nothing if neither is set. names[2]
-  // is a still older name of names[1], and is used if names[1] is not set.
+  // Returns the stricter of the limits in the variables names[0] and names[1], or the only one, or nothing if there is
+  // none. names[2] is a still older name of names[1], and is used if names[1] is not set.
   std::optional<std::int32_t> take_ctas(const std::array<std::string_view, 3>& names,
                                         const std::int64_t& (*stricter)(const std::int64_t&, const std::int64_t&)) {
     auto taken = take_number(names[0], 1, kMostCtas);

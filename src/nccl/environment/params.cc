@@ -33,7 +33,8 @@ ncclResult_t find(const char* function, const char* key, const Parameter** param
                                                function, key));
 }
 
-// Every function that returns a value calls one of the next two, so that none can return a secret.
+// Every function that returns the value of one parameter calls find_value() or check_value(), so that none can return a
+// secret.
 ncclResult_t find_value(const char* function, const char* key, const Parameter** parameter) {
   if (const ncclResult_t right = find(function, key, parameter); right != ncclSuccess) return right;
   return refuse_secret(function, **parameter);

@@ -28,8 +28,8 @@ struct PlanFile {
 bool is_label(std::string_view text, std::size_t most_bytes);
 
 // Returns the JSON text, with one line for each step. name and comment must satisfy is_label(). If the plan's channels
-// were built with ChannelBuilder, and the plan is within PlanLimits, parse_plan() returns an equal plan. Plans with
-// other channels may come back with other lists of ports, but with the same steps.
+// were built with ChannelBuilder, and the plan and its text are within PlanLimits, parse_plan() returns an equal plan.
+// Plans with other channels may come back with other lists of ports, but with the same steps.
 std::string to_json(const PlanFile& file);
 
 // Reads a plan from JSON text and checks its fields. Does not verify the plan: the caller must call verify(). The

@@ -22,10 +22,11 @@ namespace tutti {
 enum MessageRule : std::uint8_t { kMayPublish = 1, kMayPush = 2 };
 std::vector<std::uint8_t> message_rules(const Wiring& wiring, const VerifyOptions& options);
 
-// A location is a chunk of memory of one rank: one chunk of output or input in one tile, or one chunk of scratch,
-// which all tiles share. location_count() is the number of locations of a rank, and location_of() is the index of
-// one of them: first the outputs of all tiles, then the inputs of all tiles, then scratch. In an in-place call, an
-// input chunk that shares memory with an output chunk has that output's location.
+// A location is a chunk of memory of one rank: one chunk of output or input in one tile, or one chunk of scratch, which
+// all tiles share. location_count() is the number of locations of a rank, and location_of() is the index of one of
+// them: first the outputs of all tiles, then the inputs of all tiles, then scratch. In an in-place call, an input chunk
+// that shares memory with an output chunk has that output's location. TileIndex is the number of a tile, and the number
+// of tiles of the call.
 struct TileIndex {
   std::uint64_t tile = 0;
   std::uint32_t tiles = 1;

@@ -153,7 +153,7 @@ class Run {
   std::optional<Error> error_;
   VerifyReport counts_;
 
-  // The thread that is being advanced, its rank and its program.
+  // The thread that is being advanced. The members below describe this thread and the step that it runs.
   std::uint32_t thread_ = 0;
   std::uint32_t rank_ = 0;
   std::uint32_t first_port_ = 0;

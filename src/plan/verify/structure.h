@@ -39,7 +39,8 @@ struct Wiring {
   // port in its channel.
   std::vector<std::uint32_t> port_connection;
   std::vector<ConnectionInfo> connections;
-  // Both indexed by message of a tile: the step of the sending channel, and the step of the receiving channel.
+  // Indexed by message of a tile. sender_step: the step of the sending channel. receiver_step: the step of the
+  // receiving channel.
   std::vector<std::uint32_t> sender_step;
   std::vector<std::uint32_t> receiver_step;
 };

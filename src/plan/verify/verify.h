@@ -35,7 +35,7 @@ struct VerifyReport {
   std::uint64_t steps = 0;  // number of steps that were run, over all ranks, tiles and calls
   std::uint64_t messages = 0;
   std::uint64_t race_checks = 0;  // number of comparisons of two accesses by vector clocks
-  bool race_free = true;          // false: not known; possible only with VerifyOptions::own_order_only
+  bool race_free = true;          // false: not known whether there are races; only with VerifyOptions::own_order_only
 };
 
 // Proves that:
