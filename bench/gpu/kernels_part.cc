@@ -85,7 +85,7 @@ std::string text_of_size(std::size_t bytes) {
   return bytes >= std::size_t{1} << 20 ? fmt::format("{} MiB", bytes >> 20) : fmt::format("{} KiB", bytes >> 10);
 }
 
-// Compares one kernel with the driver's copy of one buffer. Both are measured in turn.
+// Compares kernels with the driver's copy of one buffer. Each run() measures one kernel and the copy in turn.
 class Comparison {
  public:
   Comparison(Gpu& gpu, const KernelsOptions& options, const Buffers& buffers)

@@ -14,7 +14,7 @@ namespace tutti {
 
 class PartMover {
  public:
-  // The references must outlive this object. A fault is stored in `bad`.
+  // The arguments must outlive this object. A fault is stored in `bad`, except the exit of a peer: see peer_exited().
   PartMover(const Call& call, const WorkDivision& work, const PeerBuffers& buffers, MailboxBoard& marks,
             Transport& transport, std::optional<BadMessage>& bad);
 

@@ -17,7 +17,8 @@ struct PathCandidate {
   std::string name;  // "verbs", "ucx" or "tcp"
   bool usable = false;
   bool chosen = false;
-  // Properties of the path, and the reasons why it is unavailable or was not selected.
+  // Properties of the path, and the reasons why it, or one of its ports, cannot be used or was not selected. No reason
+  // is given why "tcp" was not selected.
   std::vector<std::string> words;
 };
 

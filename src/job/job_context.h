@@ -54,7 +54,7 @@ struct JobContext {
   // number of its ranks on this machine and the cores that they share.
   std::function<std::unique_ptr<Waiter>()> make_waiter;
   // Passes segments of memory between the ranks of this machine. Its peers are numbered by job rank. Shared with the
-  // transports, segments and windows of the communicators.
+  // transports, segments, windows and device resources of the communicators.
   std::shared_ptr<SegmentExchange> exchange;
   // The TCP listener. Null if all ranks of the job share memory, unless TUTTI_TRANSPORT names a network. Shared by the
   // ranks of one create_all().

@@ -151,7 +151,7 @@ class RingSweep final : public TileRunner {
   const std::size_t slots_;
   const std::size_t places_;
   const std::size_t stride_;  // distance from one array to the next, in doubles
-  // three arrays, indexed by place: transfer, hold and latency of a message
+  // three arrays: transfer, hold and latency of a message; each is indexed by the place of the rank that sends it
   std::vector<double> costs_of_message_;
   // one array, indexed by place, for each class of steps of equal duration
   std::vector<double> costs_of_steps_;

@@ -96,7 +96,9 @@ class Windows {
   // channel. Does not finalize it if a put has failed and no put() has returned its error yet (returns that error), or
   // if the channel has failed (returns its error without waiting for the other puts).
   Status finish();
-  void abort();  // aborts the channel: put(), wait() and finish() that wait in other threads end with an error
+  // Aborts the channel: put(), wait() and finish() that wait for other ranks in other threads end with an error. A
+  // put() that waits for the work in its stream goes on waiting.
+  void abort();
 
  private:
   // The header of a message. Set-up refuses ranks with another protocol version, so the layout needs no version of its

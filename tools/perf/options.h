@@ -52,7 +52,8 @@ struct PerfOptions {
   PerfCollective collective;
   std::uint64_t min_bytes = 8;
   std::uint64_t max_bytes = 64 << 20;
-  std::uint64_t step_bytes = 0;  // added to get the next size; 0: the size is multiplied by step_factor instead
+  // Added to get the next size. 0: the size is multiplied by step_factor instead, and step_factor is the size after 0.
+  std::uint64_t step_bytes = 0;
   std::uint64_t step_factor = 2;
   std::vector<DataType> types;
   // The reduction operations to measure. If the collective does not reduce, one operation, which is not executed and

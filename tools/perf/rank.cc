@@ -138,7 +138,7 @@ class Sweep {
   Group group_;
   Buffer input_;
   Buffer output_;
-  std::uint64_t wrong_ = 0;  // wrong elements so far, the same on all ranks
+  std::uint64_t wrong_ = 0;  // sum of PerfMeasurement::wrong so far, the same on all ranks
   std::uint64_t calls_ = 0;  // calls of the measured collective so far
 };
 

@@ -18,9 +18,9 @@ namespace tutti::tool {
 // Collective; the same result on all ranks.
 Result<std::string> agree_on_transport(Communicator& communicator);
 
-// Runs the sweep. `report` must be null on all ranks except rank 0, and not null there. Returns the number of wrong
-// elements of all ranks together, the same on all ranks. Wrong elements alone do not make this function return an
-// error.
+// Runs the sweep. `report` must be null on all ranks except rank 0, and not null there. Returns the sum of
+// PerfMeasurement::wrong over all measurements and ranks, the same on all ranks. Wrong elements alone do not make this
+// function return an error.
 Result<std::uint64_t> run_sweep(Communicator& communicator, const PerfOptions& options, PerfReport* report);
 
 }  // namespace tutti::tool

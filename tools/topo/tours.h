@@ -33,7 +33,8 @@ struct Door {
 };
 
 struct Exit {
-  std::vector<Leg> legs{};  // indexed by place: the leg from the place to the outside
+  // indexed by place: the leg from the place to the outside, or to place 0 if TourProblem::closed is true
+  std::vector<Leg> legs{};
 };
 
 struct TourProblem {

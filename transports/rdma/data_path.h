@@ -44,8 +44,9 @@ class DataPath {
   virtual Result<std::unique_ptr<ReceiveConnection>> open_receive(std::uint32_t peer, std::uint16_t lane) = 0;
   // Processes everything that has arrived, and sends everything that waits, as far as possible now. Never blocks.
   virtual void pump() = 0;
-  // Passes on everything that waits to be sent, as far as possible now. Returns true if this process need not do
-  // anything more for the messages that were sent. See Transport::flush().
+  // Passes on the messages that wait to be sent, as far as possible now. (With verbs, pump() reports releases and
+  // revocations that wait for space in a queue pair.) Returns true if this process need not do anything more for the
+  // messages that were sent. See Transport::flush().
   virtual bool flush() = 0;
   // The devices and ports that connect this rank to the peer. See Transport::peer_path().
   virtual std::string describe_path(std::uint32_t /*peer*/) { return {}; }

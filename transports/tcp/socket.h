@@ -78,8 +78,9 @@ Socket try_to_connect(const SocketAddress& address, int& error);
 // The error that connect_to() returns for this errno.
 Error connect_error(const SocketAddress& address, int error, std::int32_t peer);
 // Whether a connection failed because of the network or of the routes of this machine, for example because a cable is
-// unplugged, a route is missing or a firewall forbids the connection. Such an error does not prove that the process of
-// the peer has exited, and it may disappear.
+// unplugged, a route is missing, or a firewall drops the packets or is on this machine. False if a firewall refuses the
+// connection in the way of a machine on which nobody listens. Such an error does not prove that the process of the peer
+// has exited, and it may disappear.
 bool is_network_error(int error);
 // Sets TCP_NODELAY and keep-alive. `buffer_bytes`: size of the socket buffers; 0: the kernel chooses and adapts it.
 void tune(int fd, std::uint32_t buffer_bytes);

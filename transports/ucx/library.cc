@@ -123,8 +123,8 @@ Result<ucp_context_h> make_context(const UcxLibrary& ucx, bool puts) {
   return context;
 }
 
-// Creates a context that permits remote writes if `puts` requires them, or if UCX uses a NIC that can execute them. It
-// is only known after a context was created whether UCX uses such a NIC.
+// Creates a context that permits remote writes if `puts` requires them, or if UCX uses a NIC that can execute them. If
+// the machine has RDMA devices, it is only known after a context was created whether UCX uses such a NIC.
 Result<ucp_context_h> make_context(const UcxLibrary& ucx, UcxPuts puts) {
   const bool cards = puts == UcxPuts::kByCards && access("/sys/class/infiniband", F_OK) == 0;
   auto made = make_context(ucx, cards || puts == UcxPuts::kAlways);

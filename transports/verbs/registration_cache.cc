@@ -46,9 +46,9 @@ std::shared_ptr<RegistrationCache::Registration> RegistrationCache::acquire(std:
     return std::prev(behind)->second;
   }
   const auto first = first_behind(begin);
-  // Parts of one buffer get one registration together if their registrations overlap by more than a page. Otherwise
-  // they would replace each other in turn. This does not apply to parts that only touch at an edge, because the blocks
-  // of a long buffer would then grow into ever longer registrations.
+  // Parts of one buffer get one registration together if their registrations overlap by more than a page, and if it is
+  // not longer than most_bytes_. Otherwise they would replace each other in turn. This does not apply to parts that
+  // only touch at an edge, because the blocks of a long buffer would then grow into ever longer registrations.
   for (auto entry = first; entry != entries_.end() && entry->first < end; ++entry) {
     if (std::min(end, entry->second->end()) - std::max(begin, entry->first) <= page_bytes()) continue;
     const std::uintptr_t low = std::min(begin, entry->first);

@@ -405,9 +405,9 @@ class AcrossMachines final : public DeviceSide {
     return std::nullopt;
   }
 
-  // All ranks have to run the same calls in parts. But the GPUs of one machine may be unable to run an algorithm that a
-  // rule of TUTTI_TUNE names, for example because they have too few blocks. Such a machine uses the direct algorithm,
-  // which needs only one block and one connection between two ranks.
+  // A call must run in parts on all ranks or on none. But the GPUs of one machine may be unable to run an algorithm
+  // that a rule of TUTTI_TUNE names, for example because they have too few blocks. Such a machine then uses the direct
+  // algorithm for its part, which needs only one block and one connection between two ranks.
   Result<std::shared_ptr<Operation>> prepare_part(CommunicatorImpl& inner, const CollectiveCall& call,
                                                   CallOptions options) {
     const std::scoped_lock lock(inner.submission_mutex());

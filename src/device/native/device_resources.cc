@@ -77,7 +77,7 @@ DeviceResources::~DeviceResources() {
   // be done before close_peers(), below, notifies the peers that this rank does not use their memory any more.
   if (windows_ != nullptr) windows_->end(idle);
   bool closed = false;
-  runs_through([&] {  // if an allocation fails, this rank does not wait for its peers, and may not notify them
+  runs_through([&] {  // if an allocation fails, this rank does not wait for its peers; close_peers() allocates nothing
     if (idle) close_peers();
     closed = idle && scope && peers_have_closed(kClosing);
   });

@@ -147,8 +147,8 @@ Result<std::vector<DeviceWindows::Offer>> DeviceWindows::read(const std::vector<
   return offers;
 }
 
-// Maps the peers' memory as window `number`, which is not in use yet, and writes the addresses into the table in
-// the arena.
+// Makes the memory of all ranks accessible as window `number`, which is not in use yet: maps it if map_peer() must do
+// so, and writes the addresses into the table in the arena.
 Status DeviceWindows::open(std::uint32_t number, const std::vector<Offer>& offers, ExportedMemory::Rounds& parts) {
   std::vector<std::uint64_t> bases(offers.size(), device::kNoWindowBase);
   const std::scoped_lock lock(mutex_);

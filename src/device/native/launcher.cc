@@ -57,8 +57,8 @@ Result<bool> LaunchGroup::Launcher::finished() const {
 }
 
 // Returns the stream of the launch: the members' own stream if all passed the same one, otherwise a stream of the
-// group. Errors: kUnsupported (the calls are captured in different graphs, or only some of them are), those of the
-// driver.
+// group. Also returns a stream of the group if several members passed the per-thread default stream. Errors:
+// kUnsupported (the calls are captured in different graphs, or only some of them are), those of the driver.
 Result<cuda::CUstream> LaunchGroup::Launcher::choose_stream(const Calls& calls) {
   const DeviceCall& first = *calls.front();
   bool one_stream = true;

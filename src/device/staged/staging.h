@@ -58,9 +58,9 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
 
   // Adds a buffer of device memory that the call uses, in the order of `stream` (null: the default stream of that
   // memory's context or, for mapped virtual memory, of the current context). `where`: the properties of that memory.
-  // Returns the index of the buffer. Errors: kInvalidArgument (the stream belongs to another context than the memory,
-  // or no context is current for mapped virtual memory), kUnsupported (a captured call that uses several contexts),
-  // those of the driver.
+  // Returns the index of the buffer. Errors: kInvalidArgument (the stream belongs to another context than the memory
+  // or, for mapped virtual memory, than the current one; or no context is current for mapped virtual memory),
+  // kUnsupported (a captured call that uses several contexts), those of the driver.
   Result<std::size_t> add(const cuda::PointerInfo& where, void* stream, const void* data, std::size_t bytes);
   // The buffers, for planning their copies and for the addresses of the host copies.
   StagedBuffers& buffers() { return buffers_; }

@@ -440,8 +440,9 @@ class Reader {
 
   const EnvironmentVariables& environment_;
   const SystemAccess& host_access_;
-  std::map<std::string, GivenVariable, std::less<>> given_;  // variables that are set and were not taken yet
-  std::int64_t slots_ = 0;                                   // number of slots of a connection (TUTTI_SLOTS)
+  // the NCCL_* variables that the environment or a configuration file sets to a non-empty value and that were not taken
+  std::map<std::string, GivenVariable, std::less<>> given_;
+  std::int64_t slots_ = 0;  // number of slots of a connection (TUTTI_SLOTS)
   EnvironmentSettings settings_;
 };
 

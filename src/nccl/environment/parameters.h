@@ -54,9 +54,10 @@ std::string bytes_of(const Parameter& parameter);
 // The text that ncclParamDumpAll() prints: a line for each parameter in listed().
 std::string dump(const Parameters& parameters);
 
-// The parameters of this process: those of process_settings() and default_timeouts(), overridden by the TUTTI_*
-// variables of the process's environment. Created once, at the first call, because all functions must use the same
-// values. Errors: those of process_settings() and parse_config().
+// The parameters of this process: the NCCL_* variables that process_settings() has taken, and all TUTTI_* variables.
+// The value of a TUTTI_* variable is that of the process's environment, otherwise that of process_settings(), otherwise
+// that of default_timeouts(), otherwise the default in Config. Created once, at the first call, because all functions
+// must use the same values. Errors: those of process_settings() and parse_config().
 const Result<Parameters>& process_parameters();
 
 }  // namespace tutti::nccl

@@ -42,7 +42,9 @@ struct Operation {
 struct CallSize {
   std::uint64_t count = 0;  // number of elements of every block (plan/collective.h)
   std::size_t element_bytes = 4;
-  std::size_t max_message_bytes = 512 * 1024;  // length of the longest message; see Layout
+  // limit for the length of a message, see Layout; messages with a run of chunks are longer if run_fits()
+  // (plan/tiling.h) is false
+  std::size_t max_message_bytes = 512 * 1024;
 };
 
 class CallOperations {
