@@ -138,7 +138,8 @@ def check_bad_types(rank: int, size: int) -> None:
         (torch.int16, dist.ReduceOp.AVG),
         (torch.bool, dist.ReduceOp.AVG),
     ):
-        torch_ranks.raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3).to(dtype), op), str(dtype))
+        error = torch_ranks.raises(NotImplementedError, lambda: dist.all_reduce(torch.ones(3).to(dtype), op), str(dtype))
+        assert isinstance(error, BACKEND_ERROR)
     # torch 1.13 checks this itself and raises another error.
     mixed = [torch.ones(1)] * size, [torch.ones(1).int()] * size
     torch_ranks.raises((ValueError, RuntimeError), lambda: dist.all_to_all(*mixed))

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Sequence, Type
 
 import torch.distributed as dist
 
-from ..errors import Error, InvalidArgumentError
+from ..errors import Error, InvalidArgumentError, UnsupportedError
 
 # DistBackendError exists since torch 2.0.
 _TORCH_ERROR: Type[Exception] = getattr(dist, "DistBackendError", RuntimeError)
@@ -47,6 +47,11 @@ def for_torch(error: Error, global_ranks: Optional[Sequence[int]] = None) -> Err
         message += f" (rank {rank} of this group is global rank {global_ranks[rank]})"
     converted = _class_for(type(error))(message, code=error.code, scope=error.scope, rank=rank)
     return converted.with_traceback(error.__traceback__)
+
+
+def unsupported(words: str) -> Error:
+    """Returns the error for a call that this backend cannot make. It is raised before anything is sent."""
+    return for_torch(UnsupportedError(words, code="unsupported"))
 
 
 def invalid(words: str) -> InvalidArgumentError:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from ..errors import UnsupportedError
+from .errors import unsupported
 from .work import EndedWork
 
 
@@ -16,7 +16,7 @@ def all_reduce_sparse(group: Any, tensor: torch.Tensor, opts: Any) -> EndedWork:
     """Replaces the COO tensor of every rank by the sum over all ranks. Blocks until the result is there. The tensors of
     the ranks may have different numbers of non-zero elements."""
     if opts.reduceOp != dist.ReduceOp.SUM:
-        raise UnsupportedError("sparse tensors are summed; for other reductions call .to_dense()", code="unsupported")
+        raise unsupported("sparse tensors are summed; for other reductions call .to_dense()")
     waits = c10d.AllgatherOptions()
     waits.timeout = opts.timeout
     if hasattr(waits, "asyncOp"):

@@ -8,7 +8,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from .. import _core
-from ..errors import InvalidArgumentError, UnsupportedError
+from ..errors import InvalidArgumentError
+from .errors import unsupported
 
 ALL_REDUCE = _core.collectives["all_reduce"]
 BROADCAST = _core.collectives["broadcast"]
@@ -118,10 +119,7 @@ class _Reductions(dict):
             raise InvalidArgumentError(f"reduction {name or number} is not in torch.distributed.ReduceOp")
         found = _find(dtype, name)
         if found is None:
-            raise UnsupportedError(
-                f"ReduceOp.{name} of {dtype} is not supported: convert the tensor to a type that has it",
-                code="unsupported",
-            )
+            raise unsupported(f"ReduceOp.{name} of {dtype} is not supported: convert the tensor to a type that has it")
         self[key] = found
         return found
 
@@ -135,7 +133,7 @@ def factor_of(operation: ReduceOp, dtype: torch.dtype) -> float:
     state: Any = None if hasattr(operation, "factor") else operation.__getstate__()
     if state is None and not hasattr(operation, "factor"):
         words = "this version of torch does not expose the factor of a PREMUL_SUM: multiply before the call"
-        raise UnsupportedError(words, code="unsupported")
+        raise unsupported(words)
     factor = operation.factor if state is None else state[1]
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:

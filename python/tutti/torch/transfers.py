@@ -15,10 +15,10 @@ from typing import Any, Deque, List, Optional, Tuple
 
 import torch
 
-from ..errors import AbortedError, Error, MismatchError, UnsupportedError
+from ..errors import AbortedError, Error, MismatchError
 from .base import Batch, Tensors
 from .buffers import as_row, bytes_of, copy, explain, is_dense
-from .errors import invalid
+from .errors import invalid, unsupported
 from .events import profiling, recorded
 from .lists import Lists
 from .tables import INT64, MOVED
@@ -136,7 +136,7 @@ class Transfers(Lists):
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         tensor = self._one(tensors, self._rank, "recv")
         if not hasattr(self._open(), "next_sender"):
-            raise UnsupportedError("this build of tutti cannot receive from any source", code="unsupported")
+            raise unsupported("this build of tutti cannot receive from any source")
         if self._open_batch() is not None or not tensor.is_cpu:
             raise invalid("a receive from any source is for host memory, and not for a batch: name the source")
         waiting = ManualOperation()
