@@ -70,7 +70,8 @@ void add_ranks(CLI::App& app, TrainOptions& options) {
   app.add_option("--micro-batches", options.micro_batches,
                  "Micro-batches per step of a pipeline (default: twice the stages)")
       ->check(tool::number_from(1));
-  app.add_option("--accumulate", options.accumulate, "Passes per step; ddp and zero1 communicate only after the last")
+  app.add_option("--accumulate", options.accumulate,
+                 "Passes per step; ddp, zero1 and server communicate only after the last")
       ->capture_default_str();
   app.add_option("--as-ranks", options.as_ranks,
                  "Compute the shares of so many ranks in one process, and add up their gradients in rank order");

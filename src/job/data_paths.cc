@@ -33,7 +33,8 @@ std::string reason_not_automatic(const VerbsSettings& settings, const VerbsPorts
   for (const VerbsPort& port : ports.usable) {
     if (!port.software || !settings.devices.empty()) return "";
   }
-  return "all usable ports are of software devices, no quicker than TCP: name them in TUTTI_RDMA_DEVICES, or set "
+  return "all usable ports are of software devices, which are not faster than TCP: name them in TUTTI_RDMA_DEVICES, or "
+         "set "
          "TUTTI_TRANSPORT=verbs";
 }
 
@@ -55,7 +56,7 @@ PathCandidate check_verbs(const Config& config) {
                                   (config.transport == TransportPolicy::kAuto && doubt.empty()));
   if (verbs.usable && !verbs.chosen) {
     verbs.words.push_back(config.transport == TransportPolicy::kAuto ? "not chosen: " + doubt
-                                                                     : "not chosen: TUTTI_TRANSPORT asks for another");
+                                                                     : "not chosen: TUTTI_TRANSPORT names another one");
   }
   return verbs;
 }
@@ -66,7 +67,7 @@ PathCandidate check_ucx(const Config& config) {
   ucx.usable = version.ok();
   ucx.words.push_back(version.ok() ? *version : version.error().message);
   ucx.chosen = ucx.usable && config.transport == TransportPolicy::kUcx;
-  if (ucx.usable && !ucx.chosen) ucx.words.emplace_back("not chosen: only where TUTTI_TRANSPORT=ucx asks for it");
+  if (ucx.usable && !ucx.chosen) ucx.words.emplace_back("not chosen: UCX is used only with TUTTI_TRANSPORT=ucx");
   return ucx;
 }
 

@@ -86,7 +86,7 @@ TEST(PlanCommand, WritesCallsForOtherSimulators) {
   std::filesystem::remove_all(folder);
   const Outcome unsized = run("plan all_reduce --algorithm ring --ranks 3 --goal x.goal");
   EXPECT_EQ(unsized.exit_code, kExitUsage);
-  EXPECT_THAT(unsized.err, HasSubstr("say it by --bytes"));
+  EXPECT_THAT(unsized.err, HasSubstr("give it with --bytes"));
   EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 3 --bytes 1M").exit_code, kExitUsage);
   EXPECT_EQ(run("plan all_reduce --algorithm ring --ranks 3 --bytes 1M --goal x --slot-bytes 100").exit_code,
             kExitUsage);

@@ -243,9 +243,9 @@ void add_options(CLI::App& command, PerfArguments& given) {
       ->capture_default_str();
   command.add_option("--transport", given.transport,
                      "auto, shm, or tcp, verbs, ucx (also used inside a machine); default: TUTTI_TRANSPORT, or auto");
-  command.add_option(
-      "--nodes", given.nodes,
-      "Treat the ranks as if they were on this many machines (TCP between them), in equal groups of consecutive ranks");
+  command.add_option("--nodes", given.nodes,
+                     "Treat the ranks as if they were on this many machines (no shared memory between), in equal "
+                     "groups of consecutive ranks");
   command.add_option("--memory", given.memory, "plain, registered (with the communicator) or cuda (GPU memory)")
       ->capture_default_str();
   command
@@ -268,7 +268,9 @@ void add_perf_command(CLI::App& app, std::vector<std::string> arguments, int& ex
   auto given = std::make_shared<PerfArguments>();  // shared with the callback, which runs after this function
   CLI::App* command = app.add_subcommand("perf", "Measure a collective and check its results");
   add_options(*command, *given);
-  command->footer("Exit status: 0; 1 if a rank failed or an element was wrong; 128 + N if signal N ended a rank.");
+  command->footer(
+      "Exit status: 0; 1 if a rank failed or an element was wrong; 2 for a wrong option; 128 + N if signal N ended a "
+      "rank.");
   command->callback(
       [given, arguments = std::move(arguments), &exit_status] { exit_status = run_perf(*given, arguments); });
 }

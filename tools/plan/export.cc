@@ -73,7 +73,7 @@ Status check_export(const ExportOptions& options) {
   if (!options.wanted()) {
     return options.bytes.empty() ? Status() : invalid("--bytes is for --goal and --chakra; a plan alone has no size");
   }
-  if (options.bytes.empty()) return invalid("--goal and --chakra write a call of some size; say it by --bytes");
+  if (options.bytes.empty()) return invalid("--goal and --chakra write a call of some size; give it with --bytes");
   return {};
 }
 
