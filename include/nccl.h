@@ -95,7 +95,7 @@ typedef enum {
 #define NCCL_WIN_STRICT_ORDERING 0x02
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096  // in bytes; the address of every window must be aligned to it
 
-// Values of ncclConfig_t::CTAPolicy.
+// Flags of ncclConfig_t::CTAPolicy, which can be combined.
 #define NCCL_CTA_POLICY_DEFAULT 0x00
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CTA_POLICY_ZERO 0x02

@@ -26,7 +26,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return number;
 }
 
-// Returns the number after the word `name` in the file, for example 12345 in "MemAvailable:  12345 kB" or in
+// Returns the number after the word `name` in the file. Words are separated by white space, so a colon belongs to its
+// word: the result for "MemAvailable:" is 12345 in "MemAvailable:  12345 kB", and so is that for "inactive_file" in
 // "inactive_file 12345". Returns nothing if the file cannot be read or does not contain the word with a number after
 // it.
 std::optional<std::uint64_t> number_after(const std::string& path, std::string_view name) {

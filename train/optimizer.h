@@ -22,8 +22,8 @@ class Optimizer {
   // given to the constructor.
   void step(std::vector<Shard>& shards, double lr);
 
-  // The moments, indexed by shard: the first moments and, for adamw, the second moments. To restore a state, copy
-  // into these tensors.
+  // The moments of each shard: state()[s][0] is the first moment of shard s and, for adamw, state()[s][1] is its second
+  // moment. To restore a state, copy into these tensors.
   std::vector<std::vector<Tensor>>& state() { return state_; }
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }

@@ -19,8 +19,8 @@ float sum_of(int ranks, std::size_t i) {
   return static_cast<float>(rank_sum * static_cast<int>(1 + i % kPeriod));
 }
 
-// The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Blocks with
-// different `to` differ in every element.
+// The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Two blocks
+// from the same rank to different ranks differ in every element.
 float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
 
 template <class Value>

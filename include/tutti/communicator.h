@@ -146,9 +146,9 @@ struct Agreement {
   std::vector<std::int32_t> survivors;  // ranks of this communicator, ascending; includes the calling rank
   // Sequence number of the last collective that completed on every survivor (the number in error messages, for example
   // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall.
-  // If ranks have GPUs but the host carries out the calls on device memory, a long call is split into segments, and
-  // each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted, nor
-  // are all_reduces that GPUs of several machines carry out in parts.
+  // If ranks have GPUs but the host carries out the calls on device memory, some long calls are split into segments,
+  // and each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted,
+  // nor are all_reduces that GPUs of several machines carry out in parts.
   std::uint64_t last_operation = 0;
   std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
@@ -353,7 +353,7 @@ class TUTTI_API Communicator {
   // rank(): this rank's number, 0 .. size()-1. size(): the number of ranks.
   std::int32_t rank() const;
   std::int32_t size() const;
-  // Number of machines on which the ranks run; node ids split a machine. Ranks of one machine can share memory.
+  // Number of machines. Ranks of one machine can share memory. Ranks that cannot, or have other node ids, count apart.
   std::int32_t nodes() const;
   // How this rank reaches the others: "shm" (shared memory), "tcp", "verbs" or "ucx", or a combination of shared
   // memory inside its machine and a network between machines: "mixed" (shared memory and TCP), "shm+verbs" or

@@ -1,7 +1,7 @@
 // Communicator::create() and create_all() with more parameters, for other front ends of the library that have settings
 // of their own (src/nccl), for grow() and for Elastic. `defaults` are pairs of TUTTI_* variables and values. A variable
-// that is set in the process's environment takes precedence over them. In all other respects create() and create_all()
-// behave like the public functions.
+// that is set in the process's environment takes precedence over them. TUTTI_RANK and TUTTI_WORLD_SIZE have no effect
+// in `defaults`. In all other respects create() and create_all() behave like the public functions.
 #pragma once
 
 #include <atomic>

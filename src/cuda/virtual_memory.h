@@ -6,7 +6,7 @@
 // This memory belongs to no context: creating it needs no current context, and it remains valid when a context is
 // destroyed. Destructors do not wait for the work of the device, so the caller must ensure that nothing uses the memory
 // any more. ShareableMemory differs: allocating it needs a current context, and if the device does not support virtual
-// memory, it is plain memory, which belongs to that context.
+// memory, it is plain memory, which belongs to that context and whose destructor waits for the work of the device.
 #pragma once
 
 #include <cstddef>

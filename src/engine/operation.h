@@ -41,9 +41,9 @@ struct Operation {
   // The collective runs as an InlineCollective: its values travel in mailboxes, without messages. Then `plan` does
   // not run, but gives the same result.
   bool by_mailbox = false;
-  // The collective runs as a SingleCopyCollective: ranks read and write each other's buffers, without messages. If that
-  // is not possible, for example because some buffer can be neither mapped nor attached, the task runs `plan` instead,
-  // with messages.
+  // The collective runs as a SingleCopyCollective: ranks read and write each other's buffers, without messages. If some
+  // buffer can be neither mapped nor attached, the task uses a fallback of those that single_copy.h describes; one of
+  // them is to run `plan` instead, with messages.
   bool direct = false;
   // The sends and receives of an exchange; moved into `exchange` at the start.
   std::vector<Transfer> transfers;

@@ -34,8 +34,8 @@ struct PerfRow {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::uint64_t elements = 0;  // elements of the whole message
-  // The algorithm of the call, or the one that Communicator::auto_algorithm() returns. kAuto only if there was not
-  // enough memory to find out.
+  // The algorithm of the call or, if that is kAuto, the one that Communicator::auto_algorithm() returns. kDirect if the
+  // call runs as sends and receives. kAuto only if there was not enough memory to find out.
   Algorithm algorithm = Algorithm::kRing;
   std::optional<PerfMeasurement> out_of_place;
   std::optional<PerfMeasurement> in_place;

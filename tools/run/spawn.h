@@ -26,7 +26,7 @@ struct RootSocket {
   static Result<RootSocket> create();
 };
 
-// The values that all ranks of one job share.
+// The values of one job, from which spawn_rank() starts each of its ranks. All ranks get them, except `root_fd`.
 struct JobIdentity {
   std::int32_t ranks = 1;
   std::string id;  // 128 random bits in hexadecimal

@@ -66,7 +66,7 @@ class Replicas {
   // Whether this rank trains on samples. False for a parameter server, which only updates values.
   virtual bool computes() const = 0;
   // Bytes of values, gradients and their buffers that this rank holds between steps, calculated from their sizes. The
-  // optimizer state is not included.
+  // optimizer state is not included, nor are the values of the whole model that the layers of a parameter server keep.
   virtual std::int64_t held_bytes() const = 0;
 };
 

@@ -118,9 +118,10 @@ struct Offer {
 
 // Waits until mapping number ids[r] of every rank r has arrived and everything that this rank has shared was sent.
 // Returns the mappings indexed by rank, with `own` as the mapping of this rank. Errors: kTimeout names the first rank
-// whose mapping is missing, or no rank (-1) if only a peer does not receive; kPeerLost names the rank that has ended;
-// kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared is unusable, or the
-// peer shares too many. If `has_failed` is given and returns true, the wait ends early with set_up_has_failed().
+// whose mapping is missing, or no rank (-1) if only a peer does not receive; kPeerLost names a rank for which
+// peer_gone() is true; kSystem: this rank could not receive or map a mapping; kRefused: the mapping that a peer shared
+// is unusable, or the peer shares too many. If `has_failed` is given and returns true, the wait ends early with
+// set_up_has_failed().
 Result<std::vector<Offer>> collect_offers(SegmentExchange& exchange, std::uint32_t rank,
                                           const std::vector<std::uint32_t>& ids, const std::shared_ptr<Mapping>& own,
                                           Clock& clock, std::int64_t deadline_ns,

@@ -105,7 +105,7 @@ class SimEnvironment {
   std::size_t open_connections() const;
   std::size_t refused_writes() const;  // writes between live ranks into outputs that had been withdrawn
   // Number of allocated windows into which a rank wrote (other bytes than kEndedMemory) after they had ended. Windows
-  // of killed ranks do not count.
+  // whose rank was already killed when they ended do not count.
   std::size_t late_stores() const;
 
   // For the simulated clock, transport and kernel. During run(), only the rank that has the turn may call them.

@@ -189,7 +189,8 @@ bool StatePusher::try_again(std::uint32_t peer, int error) {
   return true;
 }
 
-// Queues the current state of this rank for one connection. Returns false if too many bytes are queued already.
+// Queues the current state of this rank for one connection. Returns false, and queues nothing, if the queue is too
+// long. Its length includes bytes that were sent already, because the queue is only emptied as a whole.
 bool StatePusher::append(ControlConnection& connection) {
   if (connection.pending.size() > kMaxPendingBytes) return false;
   put(connection.pending, FrameHeader{.kind = FrameKind::kState, .bytes = sizeof(StateRecord), .tag = call_});

@@ -30,8 +30,8 @@ class LaneState {
 
   // Sends the handshake message of this rank. Errors: those of HandshakeChannel::send().
   Status send_handshake(const std::string& text);
-  // Returns the handshake message of the peer, once; empty if it has not arrived. Fails the lane if the peer has sent
-  // something malformed.
+  // Returns the handshake message of the peer, once; empty if it has not arrived. Fails the lane if there is no message
+  // to return and the peer has sent something malformed.
   std::optional<std::string> take_handshake();
   void send_ready();  // informs the peer that the queue pairs of this rank are ready to receive
   void take_ready();  // makes the lane connected if the peer has sent the same message

@@ -86,7 +86,8 @@ class DeviceSide {
   // the GPUs.
   virtual void fail(const Error& error) noexcept = 0;
   virtual void abort() = 0;
-  // Waits until the submitted calls have ended. Errors: see DeviceExecutor::finish().
+  // Waits until the submitted calls have ended. Errors: see DeviceExecutor::finish(). AcrossMachines finalizes its
+  // inner communicators: it refuses further calls, and may also return the errors of their engines.
   virtual Status finish() = 0;
 
   // Implements Communicator::register_memory() for memory of a GPU: exports it to the other ranks and maps theirs.

@@ -270,8 +270,8 @@ class LocalDevices final : public DeviceSide {
   }
 
   std::mutex& submission_mutex_;
-  // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same during
-  // the preparation and submission of a call.
+  // Lock order: submission_mutex_ first, then mutex_. Hold both to replace executor_, so that it stays the same while a
+  // call is prepared, and while it is submitted. For a call of a Group it may change in between; submit() detects that.
   mutable std::mutex mutex_;
   // Non-null if the ranks' GPUs carry out calls. Shared with functions of other threads that may still use it when it
   // is replaced.

@@ -24,8 +24,9 @@ namespace {
 // stores every 4 bytes of data together with a flag. That halves the bandwidth, but needs no memory fence. The limit
 // is estimated, not measured.
 constexpr std::uint64_t kLlBytes = 16 * 1024;
-// If a call has several slices, each slice gets at least this many bytes of each chunk of the plan, over all of its
-// tiles. With fewer bytes, another slice (another thread block) would cost more time than it saves. Estimated.
+// A call has only so many slices that they get on average at least this many bytes of each chunk of the plan, over all
+// of their tiles. (If the blocks have different lengths, their average length counts.) With fewer bytes, another slice
+// (another thread block) would cost more time than it saves. Estimated.
 constexpr std::uint64_t kLeastSliceBytes = 4 * 1024;
 // About the largest number of operations that a call in rounds may put into a stream. The driver blocks the calling
 // thread when a stream is full (users of CUDA report this at about 1,000 launches; not measured here). A call must not

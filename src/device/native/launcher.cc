@@ -244,7 +244,8 @@ Status LaunchGroup::Launcher::put_rounds(const DeviceCall& call, cuda::CUstream 
   return {};
 }
 
-// Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all other transfers.
+// Puts sends and receives into the stream: this rank's copies within its GPU, then one kernel for all transfers with
+// other ranks, if there are any. Transfers without bytes are not among them (TransferCall::empty).
 Status LaunchGroup::Launcher::put_transfers(const DeviceCall& call, std::uint32_t blocks, cuda::CUstream stream) {
   const TransferCall& transfers = *call.transfers;
   const cuda::DriverApi& api = device_.driver().api();

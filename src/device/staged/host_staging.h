@@ -2,9 +2,9 @@
 // The buffers are copied to host memory and back, for a whole call or for each of its segments. The class recognises
 // such calls, replaces their buffers, and submits them. The other files of this folder are its parts, and no other
 // folder includes them: a StagedCall for each call or segment (staging.h), its StagedBuffers, and the communicator's
-// StagingPool. OperationBuilder makes the object when it first prepares a call while the CUDA driver is loaded. The
-// object owns no threads. Hold the communicator's submission mutex for all functions except is_device_memory() and
-// settle().
+// StagingPool. OperationBuilder makes the object when it first prepares a call that the host carries out while the
+// CUDA driver is loaded, even if the buffers of that call are host memory. The object owns no threads. Hold the
+// communicator's submission mutex for all functions except is_device_memory() and settle().
 #pragma once
 
 #include <cstdint>

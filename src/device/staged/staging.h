@@ -167,7 +167,7 @@ class StagedCall final : public StartCondition, public std::enable_shared_from_t
   std::atomic<std::size_t> to_stage_{0};   // number of parts for which the input copies have not run yet
   std::atomic<std::size_t> to_finish_{0};  // number of parts for which the output copies have not run yet
   std::atomic<bool> gave_up_{false};       // some output copies will never run
-  // number of calls of finished() that found the call unfinished; one in kLooks of them queries the driver
+  // number of calls of finished() that found some copies neither run nor given up; one in kLooks queries the driver
   std::atomic<std::uint32_t> asked_{0};
   bool captured_ = false;
   bool settles_ = false;

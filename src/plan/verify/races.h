@@ -35,7 +35,7 @@ std::size_t location_count(const PlanShape& shape, std::uint32_t rank, std::uint
 std::size_t location_of(const PlanShape& shape, bool in_place, std::uint32_t rank, const Slice& slice, TileIndex at);
 
 // The detector. A thread is one channel of one rank (structure.h). The class has more than 40 methods and members,
-// because it keeps the clocks of threads, messages and locations, and has one method for each type of access.
+// because it keeps the clocks of threads, messages and locations, and checks accesses of five types (AccessType).
 class Races {
  public:
   // `slots` is the number of messages that a connection can hold. `rules` is the result of message_rules(). The
