@@ -21,7 +21,12 @@ float sum_of(int ranks, std::size_t i) {
 
 // The value of element i in the block from rank `from` to rank `to` of an all-to-all or a scatter. Two blocks
 // from the same rank to different ranks differ in every element.
-float value_for(int from, int to, std::size_t i) { return value_of(from, i) + static_cast<float>(to); }
+float value_for(int from, int to, std::size_t i) {
+  // Greater than value_of() of up to 64 ranks, so that a value also shows who sends and who receives. All values are
+  // whole numbers below 2^24, which float represents exactly.
+  constexpr int kReceiver = 4096;
+  return value_of(from, i) + static_cast<float>(kReceiver * to);
+}
 
 template <class Value>
 void set(std::span<float> to, const Value& value) {

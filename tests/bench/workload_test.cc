@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -133,6 +134,14 @@ TEST(Workload, BlocksOfOneElementShowTheirSender) {
     std::swap(result[0], result[1]);
     EXPECT_EQ(run.wrong(2), 2U) << to_string(kind);
   }
+}
+
+// Rank r's block for rank s must differ from rank s's block for rank r, also if blocks have one element.
+TEST(Workload, AnAllToAllThatExchangesNothingIsWrong) {
+  ReferenceRun run(CollectiveKind::kAllToAll, 12, 3);
+  const Buffers buffers = run.buffers(1);
+  std::copy(buffers.main.begin(), buffers.main.end(), buffers.other.begin());
+  EXPECT_EQ(run.wrong(1), 2U) << "all blocks but the own one";
 }
 
 TEST(Workload, SizesAreWholeElementsAndBlocks) {
