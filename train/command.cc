@@ -71,7 +71,7 @@ void add_ranks(CLI::App& app, TrainOptions& options) {
                  "Micro-batches per step of a pipeline (default: twice the stages)")
       ->check(tool::number_from(1));
   app.add_option("--accumulate", options.accumulate,
-                 "Passes per step; ddp, zero1 and server communicate only after the last")
+                 "Passes per step; ddp, zero1 and server communicate only in or after the last")
       ->capture_default_str();
   app.add_option("--as-ranks", options.as_ranks,
                  "Compute the shares of so many ranks in one process, and add up their gradients in rank order");

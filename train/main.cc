@@ -108,7 +108,9 @@ int train(TrainOptions options) {
     trainer.emplace(options, load(options));
     trainer->run(communicator->get());
   } catch (...) {
-    // The abort makes the other ranks fail soon. Otherwise they could wait for this rank until their timeout.
+    // The abort makes the other ranks fail soon. Otherwise they could wait for this rank until their timeout. The
+    // trainer's own communicators, for example of a tensor-parallel group, are aborted as well.
+    if (trainer) trainer->abort();
     (*communicator)->abort();
     throw;
   }

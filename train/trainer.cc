@@ -261,6 +261,10 @@ bool Trainer::may_be_peer_failure(ErrorCode code) {
          code == ErrorCode::kRefused;
 }
 
+void Trainer::abort() {
+  if (mesh_ != nullptr) mesh_->abort();
+}
+
 RunResult Trainer::run_elastic(Elastic& job) {
   const auto give = [&](Communicator& communicator, std::int32_t source) {
     return restore(communicator, source, static_cast<std::int64_t>(job.step()));

@@ -24,6 +24,8 @@ class Trainer {
   RunResult run(Communicator* job);
   // Trains on the changing ranks of an elastic job. Throws Failure.
   RunResult run_elastic(Elastic& job);
+  // Aborts all communicators of the training. Has no effect before run() or run_elastic() has made them.
+  void abort();
   // Whether an error may have been caused by a peer, so that another attempt with other ranks can succeed. Other
   // errors, for example a loss that is not finite, are expected to occur again.
   static bool may_be_peer_failure(ErrorCode code);
