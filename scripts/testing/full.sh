@@ -67,7 +67,7 @@ repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machin
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 # Computations that take up to three minutes with a sanitizer: proofs of the largest plans, simulated faults from more
 # seeds, and second runs of programs with eight hardware queues. Smaller proofs and other seeds remain, and so do, in
-# asan_whole, the second runs with one hardware queue, which are of other tests and partly of other programs. (A regular
+# asan_whole, the second runs with one hardware queue, which are of fewer tests and partly of other programs. (A regular
 # expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
 computations='^Mutants\.AMissing|^Mutants\.OneCredit|^Mutants\.AnUnchecked|ProvesEveryAlgorithm|ProvesPlansThat'
 computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci'

@@ -94,7 +94,7 @@ struct Control {
 
   void (*set_memory_limit)(int device, std::size_t bytes);
   void (*set_peer_access)(int device, int peer, bool can);  // whether `device` can access `peer`; not the reverse
-  // Sets the timeout of waits inside the fake driver. A wait that times out prints a message and fails.
+  // Sets the timeout of waits inside the fake driver; 0: the default. A wait that times out prints a message and fails.
   void (*set_stuck_ms)(unsigned milliseconds);
 
   // create_context() makes a context that is not the primary one. destroy_context() destroys any context, with all

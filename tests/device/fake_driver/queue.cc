@@ -12,12 +12,14 @@
 namespace tutti::cuda::fake {
 namespace {
 
+unsigned default_stuck_ms() {
+  const char* text = std::getenv("FAKE_CUDA_STUCK_MS");
+  return static_cast<unsigned>(text == nullptr ? (std::chrono::seconds(30) + test::patience()).count()
+                                               : std::strtol(text, nullptr, 10));
+}
+
 std::atomic<unsigned>& stuck_ms() {
-  static std::atomic<unsigned> milliseconds = [] {
-    const char* text = std::getenv("FAKE_CUDA_STUCK_MS");
-    return static_cast<unsigned>(text == nullptr ? (std::chrono::seconds(30) + test::patience()).count()
-                                                 : std::strtol(text, nullptr, 10));
-  }();
+  static std::atomic<unsigned> milliseconds = default_stuck_ms();
   return milliseconds;
 }
 
@@ -31,7 +33,7 @@ void pass(Channel& channel, std::uint64_t slot) {
 
 }  // namespace
 
-void set_stuck_ms(unsigned milliseconds) { stuck_ms() = milliseconds; }
+void set_stuck_ms(unsigned milliseconds) { stuck_ms() = milliseconds == 0 ? default_stuck_ms() : milliseconds; }
 
 bool& in_host_function() {
   static thread_local bool inside = false;

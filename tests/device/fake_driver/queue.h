@@ -18,7 +18,7 @@ namespace tutti::cuda::fake {
 // Polls until condition() is true. If that takes longer than FAKE_CUDA_STUCK_MS, there is probably a deadlock: prints
 // a message on stderr and returns false. `what` names the waiting operation in the message.
 bool wait_until(const std::function<bool()>& condition, const char* what);
-void set_stuck_ms(unsigned milliseconds);
+void set_stuck_ms(unsigned milliseconds);  // 0: the default (control.h)
 
 // Whether the calling thread is running a host function, in which the driver may not be called.
 bool& in_host_function();

@@ -36,7 +36,7 @@ class CudaTest : public ::testing::Test {
   void TearDown() override {
     if (fake_ == nullptr) return;
     fake_->forget_faults();
-    fake_->set_stuck_ms(60'000);
+    fake_->set_stuck_ms(0);
     leave();
     EXPECT_EQ(fake_->leaks(), "");
   }
