@@ -13,8 +13,9 @@ _MAX_NOTES = 40
 
 _METHOD = """\
 All calls use float32 and sum. All-reduce and broadcast are in place; the other collectives have separate buffers
-for input and output. One harness, which is not part of any library, drives all libraries. It uses the same buffers (private pages from the system; for *tutti_registered*, memory of Tutti's allocator; for
-*tutti_heap*, memory of malloc() with the shared heap, docs/heap.md), checks every element before and after the
+for input and output. One harness, which is not part of any library, drives all libraries. It uses the same buffers
+(private pages from the system; for *tutti_registered*, memory of Tutti's allocator; for *tutti_heap*, memory of
+malloc() with the shared heap, docs/heap.md), checks every element before and after the
 measurement, determines the number of calls by the same rule, and has its own barrier. Rank r is pinned to core r
 modulo cores, except with Gloo, because its event loop needs the other core. Rounds are the outermost loop, so that
 drift affects all libraries equally. A figure is the median over all trials of all rounds in microseconds, with the

@@ -34,8 +34,7 @@ std::string reason_not_automatic(const VerbsSettings& settings, const VerbsPorts
     if (!port.software || !settings.devices.empty()) return "";
   }
   return "all usable ports are of software devices, which are not faster than TCP: name them in TUTTI_RDMA_DEVICES, or "
-         "set "
-         "TUTTI_TRANSPORT=verbs";
+         "set TUTTI_TRANSPORT=verbs";
 }
 
 PathCandidate check_verbs(const Config& config) {
