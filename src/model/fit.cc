@@ -37,6 +37,15 @@ class Times {
     return best == nullptr ? std::nullopt : std::optional(best->median_us);
   }
 
+  // The smallest Measurement::bytes of this measurement; for "mailboxes.crowd" it is the number of ranks.
+  std::uint64_t least_bytes(std::string_view what) const {
+    std::uint64_t least = UINT64_MAX;
+    for (const Measurement& one : measured_) {
+      if (one.what == what) least = std::min(least, one.bytes);
+    }
+    return least;
+  }
+
   // The slope in microseconds per byte, from the shortest message of at least `least` bytes to the longest message, but
   // at least the slope of the bandwidth kFastest. Returns nothing if fewer than two sizes of at least `least` bytes
   // were measured.
@@ -116,9 +125,11 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   if (const auto slope = times.us_per_byte("mailboxes", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
   const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
-  // handover_us is computed from a call that is assumed to have 2 * cores ranks (`tutti tune` uses at most 16). In
-  // this call every rank must run once, so `turns` ranks run one after the other on each core.
-  const double turns = std::ceil(double{1} * 2 * cores / cores);
+  // In the call of more ranks than cores every rank must run once, so on some core `turns` ranks run one after the
+  // other. A machine with many cores has a core for each of its ranks; then nothing follows for handover_us.
+  const std::uint64_t ranks = times.least_bytes("mailboxes.crowd");
+  if (ranks <= cores) return;
+  const auto turns = static_cast<double>((ranks + cores - 1) / cores);
   p.handover_us = std::max((*crowd - *pair) / turns, 0.05);
 }
 

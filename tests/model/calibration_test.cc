@@ -129,6 +129,29 @@ TEST(Fit, FindsTheCostsThatMadeTheTimes) {
   EXPECT_FALSE(fit_parameters({}, 2, 128 << 10).ok());
 }
 
+// The ranks of the crowded call run one after the other on each core, and `bytes` is their number. If there is a core
+// for each of them, the default of handover_us remains.
+TEST(Fit, CountsTheRanksThatShareACore) {
+  const auto handover = [](std::uint64_t ranks, std::uint32_t cores) {
+    std::vector<Measurement> measured;
+    for (const std::uint64_t bytes : {8u, 512u << 10, 4u << 20}) {
+      measured.push_back({.what = "memory.one_way", .bytes = bytes, .median_us = static_cast<double>(1 + bytes)});
+    }
+    measured.push_back({.what = "mailboxes", .bytes = 8, .median_us = 0.8});
+    measured.push_back({.what = "mailboxes.crowd", .bytes = ranks, .median_us = 2.8});
+    const auto fitted = fit_parameters(measured, cores, 128 << 10);
+    EXPECT_TRUE(fitted.ok()) << fitted.error().message;
+    return fitted->handover_us;
+  };
+  EXPECT_NEAR(handover(4, 2), 1, 0.01);
+  EXPECT_NEAR(handover(16, 8), 1, 0.01);
+  EXPECT_NEAR(handover(16, 12), 1, 0.01) << "four of the cores have two ranks";
+  EXPECT_NEAR(handover(8, 1), 0.25, 0.01);
+  const double untouched = default_host_parameters(16).handover_us;
+  EXPECT_NEAR(handover(16, 16), untouched, untouched * 0.001);
+  EXPECT_NEAR(handover(16, 64), default_host_parameters(64).handover_us, untouched * 0.001);
+}
+
 // Even if the measured times are noisy, the resulting file must be valid.
 TEST(Fit, NoiseGivesNumbersThatAreNumbers) {
   std::vector<Measurement> measured;
