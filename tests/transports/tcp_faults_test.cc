@@ -467,5 +467,17 @@ TEST(TcpState, APeerThatReadsLateLearnsOfAnAbort) {
       << sequence << " states";
 }
 
+// The reason of a refusal is a number from the network. A number of a later version must not be taken for another
+// reason.
+TEST(TcpWire, ARefusalForAReasonThatIsNotKnownHereSaysSo) {
+  for (const int number : {static_cast<int>(Refusal::kUnknown), 200, 255}) {
+    FrameHeader frame = refusal_frame(Refusal::kShape);
+    EXPECT_EQ(reply_of(frame).refusal, Refusal::kShape);
+    frame.tag.kind = static_cast<std::uint8_t>(number);
+    EXPECT_EQ(reply_of(frame).refusal, Refusal::kUnknown);
+    EXPECT_EQ(to_string(reply_of(frame).refusal), "unknown reason");
+  }
+}
+
 }  // namespace
 }  // namespace tutti::tcp_test

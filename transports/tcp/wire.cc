@@ -21,7 +21,8 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kFull: return "too many connections wait for communicators that do not exist here";
     case Refusal::kSilence: return "it did not complete its preamble or its TLS handshake in time";
     case Refusal::kEncryption: return "one end encrypts, and the other does not: give all the same TUTTI_ENCRYPT";
-    case Refusal::kNone: break;
+    case Refusal::kNone:
+    case Refusal::kUnknown: break;
   }
   return "unknown reason";
 }
@@ -65,7 +66,7 @@ Reply reply_of(const FrameHeader& frame) {
     }
     return reply;
   }
-  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kEncryption));
+  const auto reason = std::min<std::uint8_t>(frame.tag.kind, static_cast<std::uint8_t>(Refusal::kUnknown));
   return {.kind = Reply::Kind::kRefused, .refusal = static_cast<Refusal>(reason)};
 }
 

@@ -94,7 +94,8 @@ enum class Refusal : std::uint8_t {
   kDuplicate,
   kFull,
   kSilence,
-  kEncryption
+  kEncryption,
+  kUnknown  // a number that this version does not know
 };
 std::string_view to_string(Refusal refusal);
 
