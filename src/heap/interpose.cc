@@ -61,6 +61,13 @@ void* allocate_early(std::size_t bytes) {
   return offset > sizeof early_buffer - rounded ? nullptr : early_buffer + offset;
 }
 
+// Block addresses are multiples of 16, so larger alignments fail as if there were no memory.
+void* allocate_early(std::size_t bytes, std::size_t alignment) {
+  void* const block = alignment <= 16 ? allocate_early(bytes) : nullptr;
+  if (block == nullptr) errno = ENOMEM;
+  return block;
+}
+
 bool is_early(const void* data) {
   const auto* byte = static_cast<const std::byte*>(data);
   return byte >= early_buffer && byte < early_buffer + sizeof early_buffer;
@@ -177,14 +184,16 @@ TUTTI_EXPORT void* memalign(std::size_t alignment, std::size_t bytes) {
   if (std::has_single_bit(alignment)) {
     if (void* block = allocate(bytes, alignment, false)) return block;
   }
-  return next()->memalign(alignment, bytes);
+  const NextAllocator* const other = next();
+  return other == nullptr ? allocate_early(bytes, alignment) : other->memalign(alignment, bytes);
 }
 
 TUTTI_EXPORT void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
   if (std::has_single_bit(alignment)) {
     if (void* block = allocate(bytes, alignment, false)) return block;
   }
-  return next()->aligned_alloc(alignment, bytes);
+  const NextAllocator* const other = next();
+  return other == nullptr ? allocate_early(bytes, alignment) : other->aligned_alloc(alignment, bytes);
 }
 
 TUTTI_EXPORT int posix_memalign(void** result, std::size_t alignment, std::size_t bytes) {
@@ -194,7 +203,10 @@ TUTTI_EXPORT int posix_memalign(void** result, std::size_t alignment, std::size_
       return 0;
     }
   }
-  return next()->posix_memalign(result, alignment, bytes);
+  if (const NextAllocator* const other = next()) return other->posix_memalign(result, alignment, bytes);
+  void* const block = allocate_early(bytes, alignment);
+  if (block != nullptr) *result = block;
+  return block == nullptr ? ENOMEM : 0;
 }
 
 TUTTI_EXPORT std::size_t malloc_usable_size(void* data) { return data == nullptr ? 0 : usable_bytes(data); }
