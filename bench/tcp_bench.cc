@@ -25,9 +25,9 @@ using tutti::CallTag;
 
 constexpr std::size_t kLargest = 4 << 20;
 constexpr int kSpins = 200;
-// Bytes of one iteration of a stream. They are few, as are the exchanges of one iteration of a ping-pong (kTrips), so
-// that on a busy machine some iterations have both cores for themselves. The first iteration of each run is a warm-up
-// and is not timed, because the kernel adapts its buffers to the traffic.
+// An iteration of a stream sends kStreamBytes bytes, and an iteration of a ping-pong makes kTrips exchanges. Both are
+// short, so that on a busy machine some iterations have both cores for themselves. The first iteration of each run is a
+// warm-up and is not timed, because the kernel adapts its buffers to the traffic.
 constexpr std::uint64_t kStreamBytes = 16 << 20;
 constexpr int kTrips = 1000;
 

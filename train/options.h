@@ -15,9 +15,9 @@ enum class Schedule : std::uint8_t { kGpipe, kOneForwardOneBackward };
 enum class OptimizerType : std::uint8_t { kSgd, kAdamW };
 enum class Decay : std::uint8_t { kNone, kLinear, kCosine };
 
-// All options of a training. In `batch`, `epochs` and `lr`, numbers below 0 stand for the default, which complete()
-// fills in: that of the model, or for `lr` that of the model and the optimizer. An empty `data` stands for the usual
-// data set of the model, which load_data() selects.
+// All options of a training. If `batch`, `epochs` or `lr` is below 0, complete() replaces it by the default of the
+// model. The default of `lr` also depends on the optimizer. An empty `data` stands for the usual data set of the model,
+// which load_data() selects.
 struct TrainOptions {
   ModelConfig model;
   std::int32_t ranks = 1;

@@ -1,6 +1,6 @@
 // Detects which launcher has started this rank, and reads the launcher's environment variables: rank, number of
-// ranks and so on. The functions do not read the environment of the process, but take it as a parameter. Any thread
-// may call them.
+// ranks and so on. The functions take the environment variables as a parameter, and do not read those of the
+// process. Any thread may call them.
 //
 // The launchers are searched for in this order, and the first one found is used. If one launcher was started by
 // another, for example torchrun in a Slurm job, the inner one usually comes first in this list:

@@ -93,11 +93,10 @@ class DeviceArena {
   std::vector<device::Link> links_of(std::size_t set, std::uint32_t rank, std::span<const ArenaPeer> peers) const;
 
   std::uint32_t ranks_;
-  // Indexed by device::Protocol, or kTransfers. connections_: the connections. begin_: the offset of the first one.
-  // stride_: the distance from one connection to the next, which is the number of bytes that each needs.
+  // The next three arrays are indexed by device::Protocol, or kTransfers.
   std::array<Connections, kSets> connections_;
-  std::array<std::uint64_t, kSets> begin_{};
-  std::array<std::uint64_t, kSets> stride_{};
+  std::array<std::uint64_t, kSets> begin_{};   // offset of the first connection, in bytes
+  std::array<std::uint64_t, kSets> stride_{};  // bytes of one connection, and from one to the next
   std::uint64_t bytes_ = 0;
 };
 

@@ -17,8 +17,8 @@ struct PathCandidate {
   std::string name;  // "verbs", "ucx" or "tcp"
   bool usable = false;
   bool chosen = false;
-  // Properties of the path, and the reasons why it, or one of its ports, cannot be used or was not selected. No reason
-  // is given why "tcp" was not selected.
+  // Properties of the path, and the reasons why it was not selected, or why it or one of its ports cannot be used. If
+  // "tcp" was not selected, there is no reason in the list.
   std::vector<std::string> words;
 };
 

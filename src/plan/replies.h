@@ -1,7 +1,7 @@
 // Replies: a memory optimization for a step that receives a message from a peer, adds it to other values, and
 // sends the result back to that peer. In shared memory, the step may store the result over the received message,
 // in the slot that the peer has filled, instead of in a slot of the connection back to the peer. The cache lines
-// of that slot are already in this core's cache, and no second slot is touched. In a direct all-reduce, this
+// of that slot are already in this core's cache, and no second slot is touched. In a two_shot all-reduce, this
 // avoids half of the transfers of cache lines between cores. Pure functions.
 //
 // The slot then holds the reply until the peer has read it. That is longer than the verifier assumes, because the

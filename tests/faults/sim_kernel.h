@@ -1,8 +1,8 @@
 // SimKernel: TCP sockets, epolls and eventfds for the ranks of a SimEnvironment. They behave as on Linux: transfers
 // may be short, buffers become full, connections are established, end and break after the latencies of the
-// environment, and data on a closed or reset connection may be lost. System calls arrive here (see sim_calls.cc) if
-// a rank makes them or if they use a descriptor of the simulation. Therefore the production code runs on it without
-// changes.
+// environment, and data on a closed or reset connection may be lost. System calls arrive here if a rank makes them,
+// most of them only if they also use a descriptor of the simulation (see sim_calls.cc). Therefore the production code
+// runs on it without changes.
 //
 // Only the rank that has the turn may call it.
 #pragma once

@@ -120,8 +120,8 @@ Arrival ShmReceiveConnection::arrival(const CallTag& call, std::span<std::byte>)
       release();
       continue;
     }
-    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has given `call`
-    // up. If `call` is a collective, the status board of the peer then normally contains the reason.
+    // The peer already sends messages of a later call. If it should have sent one of `call` before, it has ended `call`
+    // with an error. If `call` is a collective, the status board of the peer then normally contains the reason.
     if (sequence > call.sequence) return Arrival::kNothing;
     const CallTag tag = descriptor.tag.load();
     if (tag != call) {

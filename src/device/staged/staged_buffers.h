@@ -1,7 +1,7 @@
-// StagedBuffers: the buffers of one staged call: their device memory, their copies in one block of pinned host memory,
-// and the flag in that block for which the call's streams wait. Each object belongs to a StagedCall, and only
-// src/device/staged uses the class. The thread that makes the call fills the object in. Afterwards, until take_block(),
-// only the flag changes, which any thread may set.
+// StagedBuffers: the buffers of one staged call: their device memory, and their copies in one block of pinned host
+// memory. The block also contains a flag for which the call's streams wait. Each object belongs to a StagedCall, and
+// only src/device/staged uses the class. The thread that makes the call fills the object in. Afterwards, until
+// take_block(), nothing in it changes except this flag, which any thread may set.
 #pragma once
 
 #include <atomic>
