@@ -37,6 +37,9 @@ struct UniqueIdOptions {
   // cannot join. Empty: TUTTI_JOB_KEY_FILE, then TUTTI_JOB_KEY. If neither is set, the id is the only secret, and any
   // process that has it can join.
   std::string job_key_file = {};
+  // The key itself, 16 to 4096 bytes. It takes precedence over the variables. To set job_key and job_key_file is an
+  // error.
+  std::string job_key = {};
 };
 
 struct TUTTI_API UniqueId {

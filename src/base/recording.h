@@ -56,9 +56,9 @@ inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by 
 inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
-// One operation. The first cache line is written for every operation. The second one is written for exchanges, and for
-// a collective on the host whose length does not follow from its tag (a UserReduction, a v-variant, a segment of a long
-// call). The record of an exchange (a group of sends and receives) describes the first transfer of the exchange, but
+// One operation. The first cache line is written for every operation. The second one is written for exchanges, for a
+// collective on the host whose length does not follow from its tag (a UserReduction, a v-variant, a segment of a long
+// call), and for a call with a label. The record of an exchange (a group of sends and receives) describes the first transfer of the exchange, but
 // its field `bytes` counts all transfers: it is the larger one of all bytes sent and all bytes received, plus the bytes
 // that the rank copies from itself to itself.
 struct alignas(128) Record {
@@ -67,10 +67,12 @@ struct alignas(128) Record {
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // equal to `serial` if the fields below are valid
+  Word extra_serial;        // equal to `serial` if the next two fields are valid
   Word bytes;               // the longer of input and output (of this segment); for an exchange: see above
   Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
-  Word unused[5];
+  Word label_serial;        // equal to `serial` if the next field is valid
+  Word label;               // CallOptions::label, not 0
+  Word unused[3];
 };
 static_assert(sizeof(Record) == 128 && offsetof(Record, extra_serial) == 64);
 static_assert(sizeof(CallTag) == 4 * sizeof(Word));

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/job_key.h"
 
 namespace tutti::detail {
@@ -157,3 +158,12 @@ void Admission::end(const ConnectionPtr& client) {
 }
 
 }  // namespace tutti::detail
+
+namespace tutti {
+
+Status can_encrypt() {
+  const auto library = TlsLibrary::open();
+  return library ? Status() : Status(library.error());
+}
+
+}  // namespace tutti

@@ -124,4 +124,8 @@ struct RendezvousOptions {
 // - kUnsupported: `pmix` is set, but the PMIx library is missing or too old.
 Result<std::unique_ptr<Bootstrap>> tcp_bootstrap(const RendezvousOptions& options);
 
+// Whether this process can encrypt (RendezvousOptions::encrypt). Error: kConfig (the TLS library is missing). Any
+// thread may call it.
+Status can_encrypt();
+
 }  // namespace tutti

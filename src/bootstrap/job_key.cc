@@ -189,6 +189,21 @@ Result<JobKey> machine_key(std::span<const std::string> folders) {
       fmt::format("no key is given, and this machine's cannot be made ({}): {}", troubles, how_to_give_a_key()));
 }
 
+Result<std::optional<JobKey>> key_of_options(std::string_view job_key, const std::string& job_key_file,
+                                             std::string_view structure) {
+  if (job_key.empty()) return configured_key(job_key_file, fmt::format("{}::job_key_file", structure), "");
+  const auto invalid = [](std::string message) {
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};
+  };
+  if (!job_key_file.empty()) return invalid(fmt::format("{} has both job_key and job_key_file: give one", structure));
+  if (job_key.size() < kLeastKeyBytes || job_key.size() > kMostKeyBytes) {
+    return invalid(fmt::format("{}::job_key has {} bytes: give {} to {}", structure, job_key.size(), kLeastKeyBytes,
+                               kMostKeyBytes));
+  }
+  return std::optional(
+      JobKey{.key = hashed(job_key), .kind = wire::KeySource::kGiven, .origin = fmt::format("{}::job_key", structure)});
+}
+
 Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
                                              const std::string& hexadecimal) {
   if (file.empty() && hexadecimal.empty()) return std::optional<JobKey>();

@@ -3,8 +3,8 @@
 //
 //   1. A unique id contains a secret. If 2 or 3 is configured as well, both keys are combined, because an id may be
 //      passed through stores that others can read, so that the id alone must not be enough to join.
-//   2. A file: CommunicatorOptions::job_key_file (UniqueIdOptions::job_key_file for the process that makes a unique
-//      id), then TUTTI_JOB_KEY_FILE.
+//   2. The option job_key, then a file: the option job_key_file, then TUTTI_JOB_KEY_FILE. (The options are those of
+//      CommunicatorOptions or, for the process that makes a unique id, of UniqueIdOptions.)
 //   3. TUTTI_JOB_KEY, in hexadecimal. `tutti run` makes one for each job.
 //   4. The machine key: a file of this user that is created when it is first needed. Other users, except root, cannot
 //      read it, and it is in a folder that machines normally do not share with each other, such as /run/user/1000. So
@@ -51,8 +51,14 @@ Result<JobKey> find_job_key(const std::string& file, std::string_view variable, 
 Result<std::optional<JobKey>> configured_key(const std::string& file, std::string_view variable,
                                              const std::string& hexadecimal);
 
-// key_of_file() returns the key of source 2, and key_of_text() the key of source 3. `variable` and the errors are those
-// of find_job_key().
+// The key of the options job_key and job_key_file: nothing if both are empty. `structure` is the name of the options
+// for messages, for example "UniqueIdOptions". Errors: kInvalidArgument (both are given, or job_key has a wrong
+// length), and those of find_job_key().
+Result<std::optional<JobKey>> key_of_options(std::string_view job_key, const std::string& job_key_file,
+                                             std::string_view structure);
+
+// key_of_file() returns the key of a file of source 2, and key_of_text() the key of source 3. `variable` and the errors
+// are those of find_job_key().
 Result<JobKey> key_of_file(const std::string& path, std::string_view variable);
 Result<JobKey> key_of_text(std::string_view hexadecimal);
 

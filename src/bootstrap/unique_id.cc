@@ -133,10 +133,10 @@ Result<UniqueId> make_unique_id(const UniqueIdOptions& options, const Variables&
     }
   }
   if (options.timeout.count() <= 0) return invalid("the timeout of a unique id is not positive");
-  const bool by_option = !options.job_key_file.empty();
-  const auto configured =
-      configured_key(by_option ? options.job_key_file : config->job_key_file,
-                     by_option ? "UniqueIdOptions::job_key_file" : "TUTTI_JOB_KEY_FILE", config->job_key);
+  auto configured = key_of_options(options.job_key, options.job_key_file, "UniqueIdOptions");
+  if (configured && !*configured) {
+    configured = configured_key(config->job_key_file, "TUTTI_JOB_KEY_FILE", config->job_key);
+  }
   if (!configured) return configured.error();
   auto address = interface_address(!options.interface.empty()   ? options.interface
                                    : !config->interface.empty() ? config->interface

@@ -67,7 +67,13 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
   if (options.checksum) config->checksum = *options.checksum;
   if (!options.node_id.empty()) config->node_id = options.node_id;
   if (!options.interface.empty()) config->interface = options.interface;
+  // Communicator::grow() takes the key from the Config, because the options are gone then.
   if (!options.job_key_file.empty()) config->job_key_file = options.job_key_file;
+  if (!options.job_key.empty()) {
+    config->job_key_file.clear();
+    config->job_key.clear();
+    for (const char byte : options.job_key) config->job_key += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
   if (options.setup_timeout.count() < 0 || options.timeout.count() < 0) return invalid("a timeout is negative");
   if (options.setup_timeout.count() > 0) config->setup_timeout = options.setup_timeout;
   if (options.timeout.count() > 0) config->timeout = options.timeout;
@@ -102,16 +108,18 @@ bool meets_by_id(const RendezvousOptions& rendezvous) {
 // caller passed it or a launcher's store provides it, contains a key of its own; a configured key is then mixed into
 // that key.
 Status add_key(const CommunicatorOptions& options, const Config& config, RendezvousOptions& rendezvous) {
-  const char* const variable =
-      options.job_key_file.empty() ? "TUTTI_JOB_KEY_FILE" : "CommunicatorOptions::job_key_file";
+  auto given = key_of_options(options.job_key, options.job_key_file, "CommunicatorOptions");
+  if (!given) return given.error();
   if (meets_by_id(rendezvous)) {
-    auto configured = configured_key(config.job_key_file, variable, config.job_key);
+    auto configured =
+        *given ? std::move(given) : configured_key(config.job_key_file, "TUTTI_JOB_KEY_FILE", config.job_key);
     if (!configured) return configured.error();
     if (*configured) rendezvous.origin += "; key: the unique id and " + (*configured)->origin;
     rendezvous.configured_key = *std::move(configured);
     return {};
   }
-  auto key = find_job_key(config.job_key_file, variable, config.job_key);
+  auto key = *given ? Result<JobKey>(**std::move(given))
+                    : find_job_key(config.job_key_file, "TUTTI_JOB_KEY_FILE", config.job_key);
   if (!key) return key.error();
   rendezvous.origin += "; key: " + key->origin;
   rendezvous.key = *std::move(key);

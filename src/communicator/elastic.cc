@@ -230,8 +230,9 @@ class ElasticImpl {
     }
     options.unique_id = *id;
     // The launcher made the id, and its rendezvous server expects a combination of the id's key and the launcher's job
-    // key. That job key is in this rank's environment (TUTTI_JOB_KEY), and a key file of the program would replace it.
+    // key. That job key is in this rank's environment (TUTTI_JOB_KEY), and a key of the program would replace it.
     options.job_key_file.clear();
+    options.job_key.clear();
     restored_ = false;
     return options;
   }

@@ -44,6 +44,7 @@ Result<CallOptions> merged_options(CallOptions all, const CallOptions& one, std:
         "sends and receives of one group on one communicator must use one stream: pass the same one for all");
   }
   if (one.stream) all.stream = one.stream;
+  if (all.label == 0) all.label = one.label;  // the recording has one entry for all
   all.timeout = std::max(all.timeout, one.timeout.count() > 0 ? one.timeout : default_timeout);
   return all;
 }

@@ -128,6 +128,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   const Algorithm algorithm = selection.algorithm;
   if (*on_device) {
     auto operation = devices_->prepare(checked, options, algorithm, chosen, timeout_ns(options.timeout, timeout_));
+    if (operation && *operation != nullptr) (*operation)->call.label = options.label;
     if (!operation || *operation != nullptr) return operation;
   }
   const std::uint32_t tile_bytes = tile_bytes_of(selection);
@@ -309,7 +310,10 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_on_device(CheckedEx
   none.transfers.assign(first, exchange.transfers.end());
   exchange.transfers.erase(first, exchange.transfers.end());
   auto empty = none.transfers.empty() ? nullptr : exchange_operation(std::move(none), options);
-  return devices_->prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
+  auto operation =
+      devices_->prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
+  if (operation) (*operation)->call.label = options.label;
+  return operation;
 }
 
 // Makes the operation of sends and receives that the host carries out.
@@ -320,6 +324,7 @@ std::shared_ptr<Operation> OperationBuilder::exchange_operation(CheckedExchange 
   auto operation = std::make_shared<Operation>();
   operation->timeout_ns = timeout_ns(options.timeout, timeout_);
   operation->call.tag = exchange.tag();
+  operation->call.label = options.label;
   operation->transfers = std::move(exchange.transfers);
   operation->own = std::move(exchange.own);
   return operation;

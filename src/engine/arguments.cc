@@ -276,6 +276,7 @@ Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOp
   checked.call.element_bytes = element_bytes;
   checked.call.op = op_of(call);
   checked.call.scale = options.scale;
+  checked.call.label = options.label;
   checked.call.user = user;
   checked.call.in_place = buffers_overlap(checked);
   if (checked.call.in_place) TUTTI_TRY(check_in_place(checked, in.count > 1, out.count > 1, caller));

@@ -49,6 +49,7 @@ std::uint64_t exchanged_bytes(const Operation& operation) {
 
 void OperationRecorder::begin_collective(Operation& operation, std::uint8_t flags) {
   operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), flags);
+  context_.recorder->set_label(operation.recorded, operation.call.label);
   if (!must_record_bytes(operation.call)) return;
   context_.recorder->add(operation.recorded, bytes_of(operation, context_.rank), 0, 0);
 }
@@ -62,6 +63,7 @@ void OperationRecorder::record_begin(Operation& operation) {
   const Transfer& first = operation.transfers.front();
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
   operation.recorded = context_.recorder->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
+  context_.recorder->set_label(operation.recorded, operation.call.label);
   context_.recorder->add(operation.recorded, exchanged_bytes(operation), first.peer,
                          static_cast<std::uint32_t>(operation.transfers.size()));
 }

@@ -78,7 +78,11 @@ std::optional<Status> ShortCalls::run(Path path, BoundPlan& plan, Call& numbered
 bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& operation, const Call& call,
                                 std::uint64_t& waited_until) {
   const auto path = operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMailboxes;
-  operation.recorded = context_.recorder == nullptr ? 0 : context_.recorder->begin(call.tag, path);
+  operation.recorded = 0;
+  if (context_.recorder != nullptr) {
+    operation.recorded = context_.recorder->begin(call.tag, path);
+    context_.recorder->set_label(operation.recorded, call.label);
+  }
   if (operation.direct) {
     start(tasks_.select_single_copy(), call, waited_until);
   } else {

@@ -23,7 +23,8 @@ struct Call {
   std::size_t element_bytes = 4;
   ReduceOp op = ReduceOp::kSum;
   Scale scale;
-  UserReduction user;  // user.combine is null unless the user passed a reduction function
+  std::uint64_t label = 0;  // CallOptions::label
+  UserReduction user;       // user.combine is null unless the user passed a reduction function
   Lengths lengths;
   bool in_place = false;  // the input and the output overlap
   const std::byte* input = nullptr;

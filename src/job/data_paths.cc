@@ -103,8 +103,8 @@ std::vector<PathCandidate> path_candidates(const Config& config) {
 Result<std::shared_ptr<DataPathMaker>> find_data_path(const Config& config, const Log& log) {
   if (config.encrypt && !row_of(config.transport).encrypts) {
     return Error{ErrorCode::kConfig, ErrorScope::kCommunicator, -1,
-                 fmt::format("TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT={0}: messages over {0} cannot be encrypted; give all "
-                             "ranks TUTTI_TRANSPORT=auto or tcp, or TUTTI_ENCRYPT=0",
+                 fmt::format("encryption is on (TUTTI_ENCRYPT=1, or the program requests it), but messages over {0} "
+                             "cannot be encrypted: give all ranks TUTTI_TRANSPORT=auto or tcp, or turn encryption off",
                              row_of(config.transport).name)};
   }
   for (const PathRow& row : kPaths) {

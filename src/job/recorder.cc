@@ -199,11 +199,12 @@ void Recorder::waits(const Wait& wait, std::int64_t now_ns) {
   copy_text(live.text, wait.text);
 }
 
-void Recorder::enqueued(const CallTag& tag) {
+void Recorder::enqueued(const CallTag& tag, std::uint64_t label) {
   const std::uint64_t serial = next_device_ += 2;
   Record& record = device_records_[(serial / 2 - 1) & device_mask_];
   open(record, serial);
   write(record, tag, {.state = recording::State::kEnqueued, .way = recording::CallPath::kDevice});
+  if (label != 0) set_label_of(record, serial, label);
   record.serial.store(serial, std::memory_order_release);
 }
 

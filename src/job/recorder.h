@@ -68,6 +68,10 @@ class Recorder {
   // Records more details of an operation: its length in bytes and, for sends and receives, the peer of the first
   // transfer and the number of transfers. Not called for a collective whose length follows from its tag.
   void add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers);
+  // Records CallOptions::label of an operation. Has no effect if it is 0.
+  void set_label(std::uint64_t serial, std::uint64_t label) {
+    if (label != 0) set_label_of(record_at(serial), serial, label);
+  }
 
   // Returns true if waits() should be called for a waiting operation. The state of a wait is written at most once
   // every kWaitEveryNs.
@@ -83,8 +87,8 @@ class Recorder {
   // Call this when an operation has progressed. The next call of waits() then records a new start time.
   void moved() { waiting_serial_ = ~std::uint64_t{0}; }
 
-  // Records a call that a GPU carries out. The recorder does not see its end.
-  void enqueued(const CallTag& tag);
+  // Records a call that a GPU carries out, with CallOptions::label (0: none). The recorder does not see its end.
+  void enqueued(const CallTag& tag, std::uint64_t label);
   void aborted() { header_->aborted.store(now(), std::memory_order_relaxed); }
   // Records an error. If it belongs to an operation that has a record, call end_badly() instead, which calls this
   // function.
@@ -97,6 +101,10 @@ class Recorder {
   Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<MappedRecording> file, std::string name,
            std::uint32_t capacity);
   recording::Record& record_at(std::uint64_t serial) const { return records_[(serial / 2 - 1) & mask_]; }
+  static void set_label_of(recording::Record& record, std::uint64_t serial, std::uint64_t label) {
+    record.label.store(label, std::memory_order_relaxed);
+    record.label_serial.store(serial, std::memory_order_release);
+  }
   static void open(recording::Record& record, std::uint64_t serial) {
     record.serial.store(serial - 1, std::memory_order_relaxed);
     // Makes readers see the odd serial before any changed field.

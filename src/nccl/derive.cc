@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "communicator/create.h"
-#include "communicator/share_unique_id.h"
+#include "communicator/children/share_unique_id.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"

@@ -2,8 +2,11 @@
 // and invalid arguments.
 #include <gmock/gmock.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <new>
 
 #include "communicator/process_support.h"
@@ -70,6 +73,50 @@ TEST_P(Grow, AdmitsNewcomersBehindThoseWhoWereThere) {
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
+}
+
+// The key of the job counts for the grown communicator too, whichever option passes it.
+TEST(GrowWithKey, NeedsTheKeyOfTheJob) {
+  const std::string folder = testing::TempDir();
+  const std::string file = folder + "grow-" + std::to_string(getpid()) + ".key";
+  const std::string key = "a key of 24 characters..";
+  std::ofstream(file) << key;
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  for (const bool by_file : {true, false}) {
+    Board& board = make_board();
+    const std::uint16_t port = free_port();
+    std::vector<pid_t> children;
+    for (std::int32_t rank = 0; rank < 2; ++rank) {
+      children.push_back(start([&, rank] {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        UniqueIdOptions id_options;
+        CommunicatorOptions options = job(0, 1, port);
+        (by_file ? options.job_key_file : options.job_key) = by_file ? file : key;
+        (by_file ? id_options.job_key_file : id_options.job_key) = by_file ? file : key;
+        if (rank == 1) {
+          if (!eventually([&] { return board.id_made != 0; })) return 1;
+          options.root.clear();
+          options.unique_id = *UniqueId::from_text(board.id);
+          options.rank = 1;
+          options.size = 2;
+          const auto joined = Communicator::create(options);
+          if (!joined.ok()) std::fprintf(stderr, "newcomer: %s\n", to_string(joined.error()).c_str());
+          return joined.ok() && sum_is_right(**joined, 1000) ? 0 : 2;
+        }
+        const auto old = Communicator::create(options);
+        if (!old.ok()) return 3;
+        const auto id = UniqueId::create(id_options);
+        if (!id.ok()) return 4;
+        std::strncpy(board.id, id->to_text().c_str(), sizeof(board.id) - 1);
+        board.id_made = 1;
+        const auto grown = (*old)->grow(2, *id);
+        if (!grown.ok()) std::fprintf(stderr, "rank 0: %s\n", to_string(grown.error()).c_str());
+        return grown.ok() && sum_is_right(**grown, 1000) ? 0 : 5;
+      }));
+    }
+    for (const pid_t child : children) EXPECT_EQ(status_of(child), 0) << (by_file ? "job_key_file" : "job_key");
+  }
+  std::remove(file.c_str());
 }
 
 // A rank is killed, the survivors shrink, a new process joins, and the job has its old size again.

@@ -128,6 +128,7 @@ std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::siz
     call.peer = static_cast<std::uint32_t>(both);
     call.transfers = static_cast<std::uint32_t>(both >> 32);
   }
+  if (field(offsetof(Record, label_serial)) == serial) call.label = field(offsetof(Record, label));
   return call;
 }
 

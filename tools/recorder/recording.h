@@ -27,6 +27,7 @@ struct RecordedCall {
   std::uint64_t bytes = 0;
   std::uint32_t peer = 0;       // for an exchange (sends and receives): the other rank of its first transfer
   std::uint32_t transfers = 0;  // for an exchange: number of sends and receives
+  std::uint64_t label = 0;      // CallOptions::label; 0: none
 
   bool collective() const { return outcome.way != recording::CallPath::kTransfers; }
   bool running() const { return outcome.state == recording::State::kRunning; }

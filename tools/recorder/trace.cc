@@ -71,6 +71,8 @@ class Trace {
     const std::int64_t devices = next++;
     name("thread_name", one, devices, which + ", handed to the GPU");
     for (const RecordedCall& call : one.device_calls) {
+      nlohmann::json arguments = {{"call", describe(call)}};
+      if (call.label != 0) arguments["label"] = call.label;
       events_.push_back({{"ph", "i"},
                          {"s", "t"},
                          {"name", to_string(CollectiveKind{call.tag.kind})},
@@ -78,7 +80,7 @@ class Trace {
                          {"pid", one.job_rank},
                          {"tid", devices},
                          {"ts", us(call.start_ns)},
-                         {"args", {{"call", describe(call)}}}});
+                         {"args", std::move(arguments)}});
     }
   }
 
@@ -111,6 +113,7 @@ class Trace {
                                           : call.running() ? "running"
                                                            : "done"}};
     if (call.failed() && call.outcome.culprit >= 0) arguments["culprit"] = call.outcome.culprit;
+    if (call.label != 0) arguments["label"] = call.label;
     const bool sends = (call.outcome.flags & recording::kSends) != 0;
     const std::string_view what = call.collective() ? to_string(CollectiveKind{call.tag.kind})
                                   : sends           ? "send"

@@ -258,7 +258,7 @@ class AcrossMachines final : public DeviceSide {
     if (rail_->engine().capacity() <= parts[kReduce]->rest.size()) {
       return invalid_argument("too many operations of this communicator are under way: wait for some of them first");
     }
-    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
+    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag, operation.call.label);
     for (const Part part : {kScatter, kReduce, kGather}) {
       Status submitted = submit_part(part == kReduce ? *rail_ : *machine_, parts[part]);
       if (submitted.ok()) continue;

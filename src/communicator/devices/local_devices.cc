@@ -105,7 +105,7 @@ class LocalDevices final : public DeviceSide {
     if (empty != nullptr && engine_.capacity() == 0) {
       return invalid_argument("too many operations of this communicator are under way: wait for some of them first");
     }
-    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag);
+    if (environment_.recorder != nullptr) environment_.recorder->enqueued(operation.call.tag, operation.call.label);
     if (!call->transfers) call->number = collectives_ + 1;
     Status submitted = executor->submit(call);
     if (submitted.ok()) {
