@@ -1,10 +1,10 @@
-// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.30.7, so that programs written for NCCL
+// The NCCL interface of Tutti: it has the names, numbers and layouts of NCCL 2.32.3, so that programs written for NCCL
 // compile and run on Tutti without changes, except for the uses that are refused. docs/nccl.md lists these, and
 // describes the effect of every function.
 //
 // The CUDA headers are optional. If <cuda_runtime.h> does not exist, or if NCCL_NO_CUDA or TUTTI_NCCL_NO_CUDA is
-// defined, this header declares cudaStream_t in the same way as CUDA does, and CUDA's own headers may be included after
-// it. Works with C99, C++11 and later.
+// defined, this header declares cudaStream_t and cudaEvent_t in the same way as CUDA does, and CUDA's own headers may
+// be included after it. Works with C99, C++11 and later.
 //
 // Every function exists as nccl* and as pnccl*, so that a profiling tool can define the nccl* name itself and call the
 // pnccl* function. If a function returns neither ncclSuccess nor ncclInProgress, ncclGetLastError() returns a message.
@@ -40,14 +40,15 @@
 #endif
 #elif !defined(__DRIVER_TYPES_H__)
 typedef struct CUstream_st* cudaStream_t;  // NOLINT(bugprone-forward-declaration-namespace): CUDA's own name
+typedef struct CUevent_st* cudaEvent_t;    // NOLINT(bugprone-forward-declaration-namespace): CUDA's own name
 #endif
 
 // The version of the interface that this header declares. ncclGetVersion() returns the version of the loaded library.
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 30
-#define NCCL_PATCH 7
+#define NCCL_MINOR 32
+#define NCCL_PATCH 3
 #define NCCL_SUFFIX ""
-#define NCCL_VERSION_CODE 23007
+#define NCCL_VERSION_CODE 23203
 // NCCL's number for version X.Y.Z. The minor version Y has one digit in it up to NCCL 2.8 (2804 is 2.8.4), and two
 // digits from 2.9 on (21003 is 2.10.3).
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
@@ -93,6 +94,8 @@ typedef enum {
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
+#define NCCL_WIN_GIN_ONLY 0x04            // no effect
+#define NCCL_WIN_CFT_COUNTED 0x08         // no effect
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096  // in bytes; the address of every window must be aligned to it
 
 // Flags of ncclConfig_t::CTAPolicy, which can be combined.
@@ -111,9 +114,27 @@ typedef enum {
 // Flag of ncclCommSuspend(): free device memory.
 #define NCCL_SUSPEND_MEM 0x01
 
+// Values of ncclConfig_t::hostCftMode. Tutti accepts them, and they have no effect: it has no compute fabric transport.
+typedef enum {
+  ncclHostCftDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclHostCftEnable = 1,
+  ncclHostCftDisable = 2,
+  ncclHostCftFallback = 3
+} ncclHostCftMode_t;
+
+// Values of ncclConfig_t::nvlsHostMode. The flags can be combined. Tutti accepts them, and they have no effect: no
+// reduction is made inside a switch.
+typedef enum {
+  ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclNvlsHostModeEnable = 0,
+  ncclNvlsHostModeDisableTransport = 1 << 0,
+  ncclNvlsHostModeDisableSymmetricMultimem = 1 << 1,
+  ncclNvlsHostModeDisable = INT_MAX
+} ncclNvlsHostMode_t;
+
 // A program must initialize this with NCCL_CONFIG_INITIALIZER. The library reads only the first `size` bytes and uses
 // defaults for the other fields, so that a program may be compiled with the header of another version.
-typedef struct ncclConfig_v23000 {
+typedef struct ncclConfig_v23100 {
   size_t size;
   unsigned int magic;
   unsigned int version;
@@ -136,6 +157,11 @@ typedef struct ncclConfig_v23000 {
   int numRmaCtx;
   int maxP2pPeers;
   int graphStreamOrdering;
+  int launchOrderImplicit;
+  int numRmaSig;
+  int rmaEagerInit;
+  int hostCftMode;   // ncclHostCftMode_t
+  int nvlsHostMode;  // ncclNvlsHostMode_t
 } ncclConfig_t;
 
 // One value for each field of ncclConfig_t, in order. netName and commName are pointers, so they get
@@ -146,7 +172,68 @@ typedef struct ncclConfig_v23000 {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,        \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,        \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,        \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT         \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,        \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,        \
+        NCCL_CONFIG_UNDEF_INT                                                                              \
+  }
+
+// An option of one call that only one vendor's library knows. The options of a call form a list, in any order and
+// without a cycle; `next` of the last one is NULL. A library ignores the options of other vendors. For the options of
+// Tutti, key.vendorId is TUTTI_NCCL_VENDOR_ID and key.optionId one of tuttiNcclOption_t.
+typedef struct ncclConfigExt {
+  struct ncclConfigExt* next;
+  struct {
+    int vendorId;  // 1 to 2^24 - 1
+    int optionId;  // a number of the vendor; each key may occur once in a list
+  } key;
+  union {
+    int i;
+    const char* s;
+    void* raw;
+  } val;
+} ncclConfigExt_t;
+
+#define TUTTI_NCCL_VENDOR_ID 0x545554  // the letters TUT
+
+// The options of Tutti for one call. An unknown option of Tutti and a value that is out of range are refused with
+// ncclInvalidArgument.
+typedef enum {
+  // val.s: the algorithm by its name in Tutti (docs/algorithms.md), for example "halving_doubling" or "auto". If the
+  // collective does not have it, the call is refused. It takes the place of algSelection.
+  tuttiNcclAlgorithm = 1,
+  // val.i: the longest time without progress in milliseconds, at least 1. Without this option: TUTTI_TIMEOUT_MS.
+  tuttiNcclDeadlineMs = 2
+} tuttiNcclOption_t;
+
+// The configuration of one call. A program must initialize it with NCCL_COLLCONFIG_INITIALIZER, and pass the same
+// values on all ranks, except launchCompletionEvent, userProfilerTag and the option tuttiNcclDeadlineMs. The library
+// does not use the structure, the texts and the options in it after the call has returned.
+typedef struct ncclCollConfig_v23200 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  ncclConfigExt_t* ext;  // NULL, or options of vendors
+  int minCTAs;           // no effect
+  int maxCTAs;           // no effect; the limit of the communicator counts
+  int nvlsCTAs;          // no effect
+  int cgaClusterSize;    // no effect
+  // Algorithms that the call may use: names of NCCL, separated by commas, or after "^" those that it may not use. The
+  // names are those of NCCL_ALGO, alone or with a protocol ("ring", "tree_ll128"), and the symmetric kernels ("symk").
+  // Upper and lower case are equal. NULL or "": any.
+  const char* algSelection;
+  int forceAlgSelection;     // 1: an algSelection without an algorithm of Tutti is refused; 0: Tutti then chooses
+  int CTAPolicy;             // NCCL_CTA_POLICY_*; no effect
+  uint64_t userProfilerTag;  // a number that the recording of this call shows; 0: none
+  // NULL, or an event that is recorded in the stream of the call immediately before its work. At most one in a group
+  // for each communicator. Only on device memory.
+  cudaEvent_t launchCompletionEvent;
+} ncclCollConfig_t;
+
+#define NCCL_COLLCONFIG_INITIALIZER                                                                            \
+  {                                                                                                            \
+    sizeof(ncclCollConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, 1,         \
+        NCCL_CONFIG_UNDEF_INT, 0, NCCL_CONFIG_UNDEF_PTR                                                        \
   }
 
 // A program must initialize this with NCCL_SIM_INFO_INITIALIZER.
@@ -433,6 +520,44 @@ ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncc
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                           ncclComm_t comm, cudaStream_t stream);
 
+// The same collectives with a configuration of the call (NULL: none).
+ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t ncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t ncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                              ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
+                              const ncclCollConfig_t* config);
+ncclResult_t pncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
+                               const ncclCollConfig_t* config);
+ncclResult_t ncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
+                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t ncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
+                                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                     const ncclCollConfig_t* config);
+ncclResult_t pncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
+                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                      const ncclCollConfig_t* config);
+ncclResult_t ncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t ncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                              ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t ncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+ncclResult_t pncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
+                                ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config);
+
 // ---- Between two ranks ----------------------------------------------------------------------------------------------
 // Matches the peer's ncclRecv() with the same count and datatype. Sends and receives that wait for each other (for
 // example two ranks that exchange buffers) must be in one group.
@@ -476,6 +601,34 @@ ncclResult_t pncclGroupEnd(void);
 // group.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
+
+// ---- Encryption -----------------------------------------------------------------------------------------------------
+
+typedef enum { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncclEncryptionMode_t;
+
+// A program must initialize this with NCCL_ENCRYPTION_CONFIG_INITIALIZER.
+typedef struct ncclEncryptionConfig_v23200 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int mode;         // ncclEncryptionMode_t
+  const char* psk;  // NCCL_ENCRYPTION_MODE_PSK: a secret text of 16 to 4096 characters, the same on all ranks
+} ncclEncryptionConfig_t;
+
+#define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                        \
+  {                                                                                               \
+    sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_ENCRYPTION_MODE_NONE, \
+        NCCL_CONFIG_UNDEF_PTR                                                                     \
+  }
+
+// For the unique ids that this process creates afterwards, and for the communicators, except those that are made from
+// an existing one (ncclCommSplit, ncclCommShrink, ncclCommGrow), which keep its encryption. With
+// NCCL_ENCRYPTION_MODE_PSK, only ranks with the same key can join, and everything that they send over a network is
+// encrypted (TLS 1.3). A communicator whose data cannot be encrypted is not created: ncclInvalidUsage. With
+// NCCL_ENCRYPTION_MODE_NONE, the environment decides again (TUTTI_ENCRYPT, TUTTI_JOB_KEY). Refused (ncclInvalidUsage)
+// if this machine has no TLS library. The library copies the key.
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
+ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config);
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------
 // Access by name to the settings of the library: the NCCL_* variables that it uses, and all TUTTI_* variables, with the

@@ -143,7 +143,7 @@ struct Config {
   std::uint32_t record = 1024;           // TUTTI_RECORD, operations kept: 0 (none), 16 .. 65536, a power of two
   std::string record_dir;                // TUTTI_RECORD_DIR, a folder; empty: recording::folders() chooses one
   // TUTTI_NCCL_VERSION, "2.28.9" or 22809: the version that ncclGetVersion() returns. Only src/nccl reads it.
-  std::int32_t nccl_version = 23007;
+  std::int32_t nccl_version = 23203;
 
   std::uint32_t slot_bytes_or(std::uint32_t otherwise) const {
     return slot_bytes ? static_cast<std::uint32_t>(*slot_bytes) : otherwise;

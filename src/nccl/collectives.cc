@@ -1,8 +1,10 @@
-// The exported collectives, ncclSend and ncclRecv. Each function checks its arguments. It then runs the call or,
-// between ncclGroupStart() and ncclGroupEnd(), adds the call to the group (group.h).
+// The exported collectives, with and without a configuration of the call, and ncclSend and ncclRecv. Each function
+// checks its arguments. It then runs the call or, between ncclGroupStart() and ncclGroupEnd(), adds the call to the
+// group (group.h).
 #include <fmt/format.h>
 
 #include "nccl/api.h"
+#include "nccl/call_config.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
 
@@ -22,6 +24,7 @@ struct Arguments {
   ncclRedOp_t op = ncclSum;
   int root = 0;
   cudaStream_t stream;
+  const ncclCollConfig_t* config = nullptr;
 };
 
 ncclResult_t take_op(const char* function, Comm& comm, ncclRedOp_t op, GroupCall& one) {
@@ -64,7 +67,10 @@ ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments
   one.call.type = static_cast<DataType>(arguments.type);
   one.call.root = arguments.root;
   one.stream = arguments.stream;
-  one.algorithm = comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)];
+  const auto config = read_call_config(arguments.config, arguments.kind,
+                                       comm.settings.algorithms[static_cast<std::size_t>(arguments.kind)]);
+  if (!config) return fail(result_of(config.error().code), fmt::format("{}: {}", function, config.error().message));
+  one.config = *config;
   if (const ncclResult_t taken = take_op(function, comm, arguments.op, one); taken != ncclSuccess) return taken;
   // As in NCCL, nothing is done for count 0. No rank waits for this one, because every rank passes the same count.
   if (arguments.count == 0) return ncclSuccess;
@@ -113,6 +119,21 @@ TUTTI_NCCL(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t
   });
 }
 
+TUTTI_NCCL(ncclResult_t, AllReduceConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclAllReduceConfig", comm,
+                      {.kind = CollectiveKind::kAllReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream,
+                       .config = config});
+  });
+}
+
 TUTTI_NCCL(ncclResult_t, Broadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            int root, ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
@@ -124,6 +145,21 @@ TUTTI_NCCL(ncclResult_t, Broadcast, const void* sendbuff, void* recvbuff, size_t
                        .type = datatype,
                        .root = root,
                        .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, BroadcastConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclBroadcastConfig", comm,
+                      {.kind = CollectiveKind::kBroadcast,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream,
+                       .config = config});
   });
 }
 
@@ -156,6 +192,22 @@ TUTTI_NCCL(ncclResult_t, Reduce, const void* sendbuff, void* recvbuff, size_t co
   });
 }
 
+TUTTI_NCCL(ncclResult_t, ReduceConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclReduceConfig", comm,
+                      {.kind = CollectiveKind::kReduce,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .op = op,
+                       .root = root,
+                       .stream = stream,
+                       .config = config});
+  });
+}
+
 TUTTI_NCCL(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
@@ -166,6 +218,20 @@ TUTTI_NCCL(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t
                        .count = sendcount,
                        .type = datatype,
                        .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, AllGatherConfig, const void* sendbuff, void* recvbuff, size_t sendcount,
+           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclAllGatherConfig", comm,
+                      {.kind = CollectiveKind::kAllGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = sendcount,
+                       .type = datatype,
+                       .stream = stream,
+                       .config = config});
   });
 }
 
@@ -183,6 +249,22 @@ TUTTI_NCCL(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff, si
   });
 }
 
+TUTTI_NCCL(ncclResult_t, ReduceScatterConfig, const void* sendbuff, void* recvbuff, size_t recvcount,
+           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+           const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclReduceScatterConfig", comm,
+                      {.kind = CollectiveKind::kReduceScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = recvcount,
+                       .type = datatype,
+                       .op = op,
+                       .stream = stream,
+                       .config = config});
+  });
+}
+
 TUTTI_NCCL(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
@@ -193,6 +275,20 @@ TUTTI_NCCL(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t 
                        .count = count,
                        .type = datatype,
                        .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, AlltoAllConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclAlltoAllConfig", comm,
+                      {.kind = CollectiveKind::kAllToAll,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .stream = stream,
+                       .config = config});
   });
 }
 
@@ -210,6 +306,21 @@ TUTTI_NCCL(ncclResult_t, Gather, const void* sendbuff, void* recvbuff, size_t co
   });
 }
 
+TUTTI_NCCL(ncclResult_t, GatherConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclGatherConfig", comm,
+                      {.kind = CollectiveKind::kGather,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream,
+                       .config = config});
+  });
+}
+
 TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
            ncclComm_t comm, cudaStream_t stream) {
   return guarded_in_group([&] {
@@ -221,6 +332,21 @@ TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t c
                        .type = datatype,
                        .root = root,
                        .stream = stream});
+  });
+}
+
+TUTTI_NCCL(ncclResult_t, ScatterConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+           int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return guarded_in_group([&] {
+    return collective("ncclScatterConfig", comm,
+                      {.kind = CollectiveKind::kScatter,
+                       .input = sendbuff,
+                       .output = recvbuff,
+                       .count = count,
+                       .type = datatype,
+                       .root = root,
+                       .stream = stream,
+                       .config = config});
   });
 }
 

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "base/thread_group.h"
+#include "communicator/communicator_impl.h"
 #include "communicator/work.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
@@ -300,6 +301,7 @@ ncclResult_t facts_of(ncclComm_t handle, const char* function, CommFacts* facts)
     return fail_in(function, ncclInvalidArgument, "the communicator is still being made");
   }
   *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number};
+  if (comm->communicator != nullptr) facts->id = detail::CommunicatorImpl::of(*comm->communicator).membership().id;
   return ncclSuccess;
 }
 

@@ -170,7 +170,8 @@ void mark_failed(Comm& comm, const Error& error) noexcept;
 struct CommFacts {
   int rank = 0;
   int ranks = 0;
-  int device = -1;  // CUDA device number; -1: no GPU
+  int device = -1;       // CUDA device number; -1: no GPU
+  std::uint64_t id = 0;  // the number of the communicator, the same on all ranks; 0 if it is not ready
 };
 // `function` begins the error message. Errors: those of find(), and ncclInvalidArgument if the communicator is being
 // set up.

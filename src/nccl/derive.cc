@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "communicator/create.h"
-#include "communicator/children/share_unique_id.h"
+#include "communicator/share_unique_id.h"
 #include "nccl/api.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
@@ -69,6 +69,7 @@ Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& ch
   options.size = child.ranks;
   options.device = child.device.number;
   options.unique_id = *id;
+  encrypt(child.settings, options);
   return detail::create(options, child.settings.defaults, child.stop);
 }
 
@@ -178,7 +179,7 @@ TUTTI_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUnique
     }
     const auto base = environment_settings();
     if (!base) return fail(base.error());
-    auto settings = settings_with(parent == nullptr ? **base : parent->settings, config);
+    auto settings = settings_with(parent == nullptr ? *base : parent->settings, config);
     if (!settings) return fail(settings.error());
     std::optional<UniqueId> id;
     if (uniqueId != nullptr) std::memcpy(id.emplace().bytes.data(), uniqueId, sizeof(*uniqueId));

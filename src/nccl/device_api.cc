@@ -61,6 +61,14 @@ ncclResult_t fill_in(const CommFacts& facts, ncclCommProperties_t* props) {
       .nLsaTeams = facts.ranks / kAlone.nRanks,
       .hostRmaSupport = kHasHostRma,
       .railedGinType = NCCL_GIN_TYPE_NONE,
+      .commHash = facts.id,
+      .ginMinStride = 0,
+      .ginConnectionType = NCCL_GIN_CONNECTION_NONE,
+      .ginSupport = {},
+      .devCommRuntimeVersionSize = 0,
+      .cftSupport = false,
+      .cftMulticastSupport = false,
+      .cftCountedSupport = false,
   };
   // A program that was compiled with an older NCCL has a shorter struct, of which only the first `size` bytes exist.
   // In a longer struct, of a newer NCCL, the fields at the end keep the values that the program gave them.
@@ -128,6 +136,28 @@ TUTTI_NCCL(ncclResult_t, GetPeerDevicePointer, ncclWindow_t, std::size_t, int, v
   return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetPeerDevicePointer"); });
 }
 
+TUTTI_NCCL(ncclResult_t, GetMultimemDeviceLeInfo, ncclWindow_t, std::size_t, ncclCftLeId*, std::size_t*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetMultimemDeviceLeInfo"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GetCftDeviceLeInfo, ncclWindow_t, std::size_t, int, ncclTeam_t, ncclCftLeId*, std::size_t*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetCftDeviceLeInfo"); });
+}
+
+TUTTI_NCCL(ncclResult_t, GetPeerDeviceLeInfo, ncclWindow_t, std::size_t, int, ncclCftLeId*, std::size_t*) {
+  return tutti::nccl::guarded([] { return tutti::nccl::refuse_pointer("ncclGetPeerDeviceLeInfo"); });
+}
+
+TUTTI_NCCL(ncclTeam_t, TeamCft, ncclComm_t comm, ncclCftTeamMode_t) {
+  return tutti::nccl::answer_for("ncclTeamCft", comm, ncclTeam_t{},
+                                 [](const CommFacts&) { return tutti::nccl::kAlone; });
+}
+
+TUTTI_NCCL(ncclTeam_t, TeamCftMultimem, ncclComm_t comm) {
+  return tutti::nccl::answer_for("ncclTeamCftMultimem", comm, ncclTeam_t{},
+                                 [](const CommFacts&) { return tutti::nccl::kAlone; });
+}
+
 TUTTI_NCCL(ncclTeam_t, TeamWorld, ncclComm_t comm) {
   return tutti::nccl::answer_for("ncclTeamWorld", comm, ncclTeam_t{}, [](const CommFacts& facts) {
     return ncclTeam_t{.nRanks = facts.ranks, .rank = facts.rank, .stride = 1};
@@ -189,3 +219,5 @@ TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
 // Does nothing. TUTTI_LOG is read whenever a communicator is created, so it need not be read again. NCCL_DEBUG is read
 // only once in a process (process_settings()), so a later change of this variable has no effect.
 TUTTI_NCCL(void, ResetDebugInit, void) {}
+// The name of the same function in the header of some older versions.
+TUTTI_NCCL(void, ResetDebugInitInternal, void) {}

@@ -1,5 +1,5 @@
 // The host functions of NCCL's device API. libnccl exports these functions, but nccl.h does not declare them: programs
-// get the declarations from NCCL's nccl_device.h. The layouts and constants are those of NCCL 2.30.7.
+// get the declarations from NCCL's nccl_device.h. The layouts and constants are those of NCCL 2.32.3.
 //
 // Types that are only passed by pointer, and that Tutti never reads or writes, stay incomplete. Only
 // src/nccl/device_api.cc and the tests use this file.
@@ -30,6 +30,23 @@ enum ncclGinType_t : std::uint32_t {
   NCCL_GIN_TYPE_PROXY = 2,
   NCCL_GIN_TYPE_GDAKI = 3,
   NCCL_GIN_TYPE_GPI = 4,
+  NCCL_GIN_TYPE_EFA_GDA = 5,
+};
+
+enum ncclGinConnectionType_t : std::uint32_t {
+  NCCL_GIN_CONNECTION_NONE,
+  NCCL_GIN_CONNECTION_FULL,
+  NCCL_GIN_CONNECTION_RAIL,
+  NCCL_GIN_CONNECTION_CUSTOM_STRIDE,
+};
+
+// A number of an endpoint of the compute fabric transport (CFT), which Tutti does not have.
+using ncclCftLeId = std::uint32_t;
+
+enum ncclCftTeamMode_t : std::uint32_t {
+  NCCL_CFT_TEAM_FLAT,
+  NCCL_CFT_TEAM_HIER_MULTIMEM,
+  NCCL_CFT_TEAM_HIER_LSA,
 };
 
 struct ncclCommProperties {
@@ -46,9 +63,19 @@ struct ncclCommProperties {
   int nLsaTeams;
   bool hostRmaSupport;
   ncclGinType_t railedGinType;
+  std::uint64_t commHash;
+  int ginMinStride;
+  ncclGinConnectionType_t ginConnectionType;
+  bool ginSupport[64];
+  std::size_t devCommRuntimeVersionSize;
+  bool cftSupport;
+  bool cftMulticastSupport;
+  bool cftCountedSupport;
 };
 using ncclCommProperties_t = ncclCommProperties;
-static_assert(sizeof(ncclCommProperties) == 56);
+static_assert(sizeof(ncclCommProperties) == 152);
+static_assert(offsetof(ncclCommProperties, commHash) == 56 && offsetof(ncclCommProperties, ginSupport) == 72);
+static_assert(offsetof(ncclCommProperties, devCommRuntimeVersionSize) == 136);
 static_assert(offsetof(ncclCommProperties, rank) == 16 && offsetof(ncclCommProperties, deviceApiSupport) == 32);
 static_assert(offsetof(ncclCommProperties, ginType) == 36 && offsetof(ncclCommProperties, nLsaTeams) == 40);
 static_assert(offsetof(ncclCommProperties, hostRmaSupport) == 44 && offsetof(ncclCommProperties, railedGinType) == 48);
@@ -66,6 +93,7 @@ struct ncclGinInboxA2AHandle;
 // of the structure, a magic number and the version) with NCCL_COMM_PROPERTIES_INITIALIZER. At most `props->size` bytes
 // are written, because a program that was built for an older NCCL has a shorter structure. cudaDev is -1 if the
 // communicator has no GPU. nvmlDev is always -1, because the number that NVML gives to the GPU is not looked up.
+// commHash is the number of the communicator, the same on all ranks.
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 
 // Not supported: both functions always return ncclInvalidUsage.
@@ -79,13 +107,24 @@ ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, std::size_t offse
                                           void** outPtr);
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, std::size_t offset, int peer, void** outPtr);
 
-// The three teams that contain the calling rank. World: all ranks of the communicator. Lsa: the ranks whose memory a
+// Not supported: these three functions always return ncclInvalidUsage.
+ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t window, std::size_t offset, ncclCftLeId* leId,
+                                         std::size_t* leOffset);
+ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t window, std::size_t offset, int peerCft, ncclTeam_t cftTeam,
+                                    ncclCftLeId* leId, std::size_t* leOffset);
+ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t window, std::size_t offset, int peerWorld, ncclCftLeId* leId,
+                                     std::size_t* leOffset);
+
+// The teams that contain the calling rank. World: all ranks of the communicator. Lsa: the ranks whose memory a
 // kernel of this rank can reach through the device API; because Tutti has no device API, this is the rank alone. Rail:
-// one rank of each Lsa team, which is therefore all ranks. If `comm` is not a communicator, or is being set up, the
-// team has 0 ranks.
+// one rank of each Lsa team, which is therefore all ranks. Cft and CftMultimem: the ranks that a kernel reaches through
+// the compute fabric transport, which is this rank alone in any mode. If `comm` is not a communicator, or is being set
+// up, the team has 0 ranks.
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 ncclTeam_t ncclTeamRail(ncclComm_t comm);
+ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
+ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);
 
 // Convert `rank`, the number of a member of `team`, to the member's rank in the communicator, or to its number in the
 // team of ncclTeamLsa(). The functions only calculate; they do not check that such a rank exists. They return -1 if

@@ -48,12 +48,12 @@ double estimate(const GroupCall& one) {
   if (one.kind != GroupCall::CallType::kCollective) return costs.round_us + bytes * costs.us_per_byte;
   if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
   const auto predicted =
-      one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.algorithm);
+      one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.config.algorithm);
   if (predicted) return *predicted;
   const Communicator& communicator = *one.comm->communicator;
   const Algorithm algorithm =
-      one.algorithm != Algorithm::kAuto
-          ? one.algorithm
+      one.config.algorithm != Algorithm::kAuto
+          ? one.config.algorithm
           : communicator.auto_algorithm(one.call.kind, one.call.count, one.call.type, communicator.runs_on_devices());
   const Effort work = effort_of(one.call.kind, algorithm, one.comm->ranks);
   return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -32,14 +33,22 @@ thread_local OpenGroup group;
 
 OpenGroup take_group() { return std::exchange(group, {}); }
 
+Error no_event_on_host_memory() {
+  return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+          "ncclCollConfig_t: launchCompletionEvent is given, but the call is on host memory, so it launches nothing in "
+          "the stream"};
+}
+
 // The options for a call. To be called at the time when the call runs, because this function waits for earlier work of
-// the stream if the call is on host memory, and reads the factor of a pre-multiplied sum. It makes the communicator's
-// device current while it runs.
+// the stream if the call is on host memory, reads the factor of a pre-multiplied sum, and records the event of the
+// configuration. It makes the communicator's device current while it runs.
 Result<CallOptions> options_of(const GroupCall& one) {
   const auto scope = one.comm->enter_device();
   if (!scope) return scope.error();
   CallOptions options;
-  options.algorithm = one.algorithm;
+  options.algorithm = one.config.algorithm;
+  options.timeout = one.config.timeout;
+  options.label = one.config.label;
   auto stream = order_in_stream(one.call.input != nullptr ? one.call.input : one.call.output, one.stream);
   if (!stream) return stream.error();
   options.stream = *stream;
@@ -47,6 +56,10 @@ Result<CallOptions> options_of(const GroupCall& one) {
     auto scale = scale_of(*one.custom, one.stream);
     if (!scale) return scale.error();
     options.scale = *scale;
+  }
+  if (one.config.launched != nullptr) {
+    if (!options.stream) return no_event_on_host_memory();
+    TUTTI_TRY(record_event(one.config.launched, *options.stream));
   }
   return options;
 }
@@ -160,6 +173,17 @@ bool group_is_open() { return group.depth > 0; }
 
 ncclResult_t run_call(const char* function, GroupCall call) {
   if (!group_is_open()) return run_calls({&call, 1});
+  if (call.config.launched != nullptr) {
+    const auto has_event = [&](const GroupCall& other) {
+      return other.comm == call.comm && other.config.launched != nullptr;
+    };
+    if (std::any_of(group.calls.begin(), group.calls.end(), has_event)) {
+      return fail(ncclInvalidUsage,
+                  fmt::format("{}: another call of this group on this communicator has a launchCompletionEvent: one "
+                              "call for each communicator may have one",
+                              function));
+    }
+  }
   constexpr std::size_t kMostCalls = 65536;
   if (group.calls.size() >= kMostCalls) {
     return fail(ncclInvalidUsage, fmt::format("{}: a group holds at most {} calls", function, kMostCalls));

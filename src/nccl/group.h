@@ -17,6 +17,7 @@
 
 #include "nccl.h"
 #include "nccl/api.h"
+#include "nccl/call_config.h"
 #include "nccl/comm.h"
 #include "tutti/communicator.h"
 
@@ -27,9 +28,9 @@ struct GroupCall {
   enum class CallType : std::uint8_t { kCollective, kSend, kReceive };
   CommPtr comm{};
   CallType kind = CallType::kCollective;
-  CollectiveCall call{};   // a send uses only input, count and type; a receive only output, count and type
-  std::int32_t peer = -1;  // the other rank of a transfer; -1 for a collective
-  Algorithm algorithm = Algorithm::kAuto;
+  CollectiveCall call{};             // a send uses only input, count and type; a receive only output, count and type
+  std::int32_t peer = -1;            // the other rank of a transfer; -1 for a collective
+  CallConfig config{};               // of a transfer: the default
   std::optional<CustomOp> custom{};  // set for a pre-multiplied sum
   void* stream = nullptr;
 };

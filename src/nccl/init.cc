@@ -63,7 +63,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
   if (const ncclResult_t right = check_ranks(function, comm, ranks, rank); right != ncclSuccess) return right;
   const auto base = environment_settings();
   if (!base) return fail(base.error());
-  auto settings = settings_with(**base, config);
+  auto settings = settings_with(*base, config);
   if (!settings) return fail(settings.error());
   CommunicatorOptions options;
   options.rank = rank;
@@ -71,6 +71,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* comm, int ranks, const 
   auto device = RankDevice::of_this_thread();
   if (!device) return fail(device.error());
   options.device = device->number;
+  encrypt(*settings, options);
   if (settings->root.empty()) {
     std::memcpy(options.unique_id.emplace().bytes.data(), &id, sizeof(id));
   } else {
@@ -108,6 +109,12 @@ Result<std::vector<std::int32_t>> devices_of(int count, const int* list) {
 
 }  // namespace
 
+void encrypt(const Settings& settings, CommunicatorOptions& options) {
+  if (settings.encryption_key.empty()) return;
+  options.encrypt = true;
+  options.job_key = settings.encryption_key;
+}
+
 ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t result) {
   if (result != ncclSuccess && result != ncclInProgress) {
     remove_from_table(made);
@@ -119,7 +126,8 @@ ncclResult_t finish_creation(ncclComm_t* comm, const CommPtr& made, ncclResult_t
 ncclResult_t make_id(const Settings& settings, ncclUniqueId* id) {
   const auto interface = rendezvous_interface(settings);
   if (!interface) return fail(interface.error());
-  const auto made = detail::create_unique_id({.interface = *interface, .timeout = kIdTimeout}, settings.defaults);
+  const auto made = detail::create_unique_id(
+      {.interface = *interface, .timeout = kIdTimeout, .job_key = settings.encryption_key}, settings.defaults);
   if (!made) return fail(made.error());
   std::memcpy(id, made->bytes.data(), sizeof(*id));
   return ncclSuccess;
@@ -131,11 +139,11 @@ TUTTI_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
     const auto settings = environment_settings();
     if (!settings) return fail(settings.error());
     // NCCL_COMM_ID is set: all ranks meet at its address, and the content of the id does not matter.
-    if (!(*settings)->root.empty()) {
+    if (!settings->root.empty()) {
       std::memset(id, 0, sizeof(*id));
       return ncclSuccess;
     }
-    return make_id(**settings, id);
+    return make_id(*settings, id);
   });
 }
 
@@ -179,18 +187,19 @@ TUTTI_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* dev
     if (!devices) return fail(devices.error());
     CommunicatorOptions options;
     options.devices = *devices;
+    encrypt(*settings, options);
     std::vector<RankDevice> own;
     for (const std::int32_t number : *devices) {
       auto device = RankDevice::of(number);
       if (!device) return fail(device.error());
       own.push_back(*std::move(device));
     }
-    auto made = detail::create_all(ndev, options, 1, (*settings)->defaults);
+    auto made = detail::create_all(ndev, options, 1, settings->defaults);
     if (!made) return fail(made.error());
     for (std::int32_t rank = 0; rank < ndev; ++rank) {
       const auto at = static_cast<std::size_t>(rank);
       // Shared by the table of communicators and the calls that use the Comm.
-      const auto one = std::make_shared<Comm>(rank, ndev, own[at], **settings);
+      const auto one = std::make_shared<Comm>(rank, ndev, own[at], *settings);
       one->take(std::move((*made)[at]));
       comm[rank] = add_to_table(one);
     }

@@ -88,7 +88,9 @@ TUTTI_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t
     if (const ncclResult_t right = check_registration(kName, buff, size, win); right != ncclSuccess) return right;
     *win = nullptr;
     if (const ncclResult_t ready = find_ready(comm, kName, &found); ready != ncclSuccess) return ready;
-    if ((winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0) {
+    constexpr int kFlags =
+        NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
+    if ((winFlags & ~kFlags) != 0) {
       return fail(ncclInvalidArgument, fmt::format("{}: flags {:#x} are none of NCCL's", kName, winFlags));
     }
     if (reinterpret_cast<std::uintptr_t>(buff) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "nccl/environment/environment.h"
+#include "nccl/ranges.h"
 
 namespace tutti::nccl {
 namespace {
@@ -39,17 +40,16 @@ Result<Settings> first_settings(const EnvironmentSettings& environment) {
   return settings;
 }
 
-struct Range {
-  const char* name;
-  int value;
-  int least;
-  int most;
-};
-
 // Checks the ranges of the integer fields, except trafficClass, of which every value is accepted, and that minCTAs is
 // not greater than maxCTAs. A field that the program did not set has the value NCCL_CONFIG_UNDEF_INT, which is always
 // valid.
 Status check_ranges(const ncclConfig_t& config) {
+  struct Range {
+    const char* field;
+    int value;
+    int least;
+    int most;
+  };
   const Range ranges[] = {
       {"blocking", config.blocking, 0, 1},
       {"cgaClusterSize", config.cgaClusterSize, 0, 8},
@@ -57,7 +57,7 @@ Status check_ranges(const ncclConfig_t& config) {
       {"maxCTAs", config.maxCTAs, 1, INT_MAX},
       {"splitShare", config.splitShare, 0, 1},
       {"collnetEnable", config.collnetEnable, 0, 1},
-      {"CTAPolicy", config.CTAPolicy, NCCL_CTA_POLICY_DEFAULT, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO},
+      {"CTAPolicy", config.CTAPolicy, NCCL_CTA_POLICY_DEFAULT, kMostCtaPolicy},
       {"shrinkShare", config.shrinkShare, 0, 1},
       {"nvlsCTAs", config.nvlsCTAs, 1, INT_MAX},
       {"nChannelsPerNetPeer", config.nChannelsPerNetPeer, 1, 64},
@@ -66,11 +66,17 @@ Status check_ranges(const ncclConfig_t& config) {
       {"numRmaCtx", config.numRmaCtx, 0, INT_MAX},
       {"maxP2pPeers", config.maxP2pPeers, 1, INT_MAX},
       {"graphStreamOrdering", config.graphStreamOrdering, 0, 1},
+      {"launchOrderImplicit", config.launchOrderImplicit, 0, 1},
+      {"numRmaSig", config.numRmaSig, 0, INT_MAX},
+      {"rmaEagerInit", config.rmaEagerInit, 0, 1},
+      {"hostCftMode", config.hostCftMode, ncclHostCftEnable, ncclHostCftFallback},
   };
   for (const Range& range : ranges) {
-    if (range.value == NCCL_CONFIG_UNDEF_INT || (range.value >= range.least && range.value <= range.most)) continue;
-    return invalid(
-        fmt::format("ncclConfig_t: {} is {}, not {} to {}", range.name, range.value, range.least, range.most));
+    TUTTI_TRY(check_range("ncclConfig_t", range.field, range.value, range.least, range.most));
+  }
+  if (config.nvlsHostMode != ncclNvlsHostModeDisable) {
+    TUTTI_TRY(check_range("ncclConfig_t", "nvlsHostMode", config.nvlsHostMode, ncclNvlsHostModeEnable,
+                          ncclNvlsHostModeDisableTransport | ncclNvlsHostModeDisableSymmetricMultimem));
   }
   if (config.minCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs != NCCL_CONFIG_UNDEF_INT &&
       config.minCTAs > config.maxCTAs) {
@@ -81,7 +87,7 @@ Status check_ranges(const ncclConfig_t& config) {
 
 }  // namespace
 
-Result<const Settings*> environment_settings() {
+Result<Settings> environment_settings() {
   // Created once, because all functions must use the same settings. Never destroyed, because jobs may still run after
   // main() has returned.
   static const auto& made = *new Result<Settings>([] {
@@ -89,7 +95,9 @@ Result<const Settings*> environment_settings() {
     return environment ? first_settings(*environment) : Result<Settings>(environment.error());
   }());
   if (!made) return made.error();
-  return &*made;
+  Settings settings = *made;
+  settings.encryption_key = requested_key();
+  return settings;
 }
 
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config) {

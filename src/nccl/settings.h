@@ -20,11 +20,17 @@ struct Settings {
   std::string root;
   // The algorithm for each collective, indexed by CollectiveKind. kAuto: Tutti chooses.
   std::array<Algorithm, 10> algorithms{};
+  // A hash of the key that ncclSetEncryption() has requested. If it is not empty, it is the job key, and encryption is
+  // on.
+  std::string encryption_key;
 };
 
-// The settings that follow from the environment variables. Created once in a process, at the first call of this
-// function.
-Result<const Settings*> environment_settings();
+// A hash of the key that the last ncclSetEncryption() of this process has requested; empty: none. Thread-safe.
+std::string requested_key();
+
+// The settings that follow from the environment variables, which are read once in a process, at the first call of this
+// function, and from requested_key().
+Result<Settings> environment_settings();
 
 // Returns `base`, changed by the fields of `config` that Tutti uses: `blocking` and `maxCTAs`. A null `config` changes
 // nothing. An environment variable takes precedence over the field of the same meaning. Errors (kInvalidArgument): a

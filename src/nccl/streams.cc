@@ -77,6 +77,13 @@ Status read_in_stream(const char* what, const void* from, void* to, std::size_t 
   return {};
 }
 
+Status record_event(void* event, void* stream) {
+  const cuda::Driver* driver = cuda::Driver::loaded();
+  TUTTI_ASSERT(driver != nullptr);
+  return driver->check(driver->api().event_record(static_cast<cuda::CUevent>(event), handle(stream)),
+                       "recording the launchCompletionEvent of a call");
+}
+
 Result<JoinedStreams> JoinedStreams::fork(std::span<const GroupCall> calls) {
   JoinedStreams joined;
   const cuda::Driver* driver = cuda::Driver::loaded();

@@ -30,6 +30,10 @@ Result<std::optional<void*>> order_in_stream(const void* buffer, void* stream);
 // data of a put".
 Status read_in_stream(const char* what, const void* from, void* to, std::size_t bytes, void* stream);
 
+// Records the event, a cudaEvent_t, in a stream of the thread's current context. The CUDA driver must be loaded.
+// Errors: kDevice.
+Status record_event(void* event, void* stream);
+
 // All sends and receives of one group on device memory of one communicator use a single stream: that of the first send
 // or receive of the group on this communicator, even if that one is on host memory. If the program passed several
 // streams, fork() makes the first stream wait for the others before the transfers, and join() makes the others wait for

@@ -24,7 +24,7 @@ SKIPPED = 77
 # CUDA's own headers would take most of the time. header_test.sh uses those.
 CUDA_STANDINS = {
     'cuda_runtime.h': '#pragma once\n#include <stddef.h>\n#define CUDART_VERSION 13000\n'
-                      'typedef struct CUstream_st* cudaStream_t;\n',
+                      'typedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n',
     'cuda_fp16.h': '', 'cuda_bf16.h': '', 'cuda_fp8.h': '',
 }
 # Intentional changes that the comparison must detect: (text in our header, replacement).
@@ -41,6 +41,10 @@ MUTATIONS = [
     ('ncclResult_t ncclCommResume(ncclComm_t comm);', ''),
     ('ncclResult_t pncclGetVersion(int* version);', 'ncclResult_t pncclGetVersion(long* version);'),
     ('ncclResult_t ncclRedOpDestroy(ncclRedOp_t op', 'ncclResult_t ncclRedOpDestroy(int op'),
+    ('int vendorId;', 'long vendorId;'),
+    ('const char* algSelection;', 'char* algSelection;'),
+    ('  uint64_t userProfilerTag;', '  uint32_t userProfilerTag;'),
+    ('ncclNvlsHostModeDisable = INT_MAX', 'ncclNvlsHostModeDisable = 4'),
     ('#define NCCL_UNIQUE_ID_BYTES 128', '#define NCCL_UNIQUE_ID_BYTES 64'),
     ('(X)*10000', '(X)*1000'),
 ]
@@ -60,9 +64,7 @@ class Header:
         self.enums = {}
         for body, name in re.findall(r'typedef\s+enum\s*\{([^}]*)\}\s*(\w+)\s*;', code):
             self.enums[name] = [item.split('=')[0].strip() for item in body.split(',') if item.strip()]
-        self.structs = {}
-        for tag, body, name in re.findall(r'typedef\s+struct\s*(\w*)\s*\{([^}]*)\}\s*(\w+)\s*;', code):
-            self.structs[name] = (tag, [self.read_field(item) for item in body.split(';') if item.strip()])
+        self.structs, code = self.read_structs(code)
         self.handles = dict(re.findall(r'typedef\s+struct\s+(\w+)\s*\*\s*(ncclComm_t|nccl\w+)\s*;', code))
         self.functions = {}
         flat = re.sub(r'typedef[^;{]*(\{[^}]*\})?[^;]*;', '', code)
@@ -89,6 +91,41 @@ class Header:
         found = re.findall(r'^#define (\w+)(\([^)]*\))? ?(.*)$', text, flags=re.M)
         return {name: (arguments or None, body.strip()) for name, arguments, body in found if name != 'NCCL_H_'}
 
+    def read_structs(self, code):
+        """Returns name -> (tag, fields), and the code without these definitions. A structure may contain others, whose
+        fields then have names such as "key.vendorId"."""
+        structs = {}
+        while begin := re.search(r'typedef\s+struct\s*(\w*)\s*\{', code):
+            end = self.end_of_block(code, begin.end())
+            name = re.match(r'\s*(\w+)\s*;', code[end:])
+            structs[name.group(1)] = (begin.group(1), self.read_fields(code[begin.end():end - 1]))
+            code = code[:begin.start()] + code[end + name.end():]
+        return structs, code
+
+    @staticmethod
+    def end_of_block(code, at):
+        """The place behind the brace that ends the block that begins before `at`."""
+        depth = 1
+        while depth > 0:
+            depth += {'{': 1, '}': -1}.get(code[at], 0)
+            at += 1
+        return at
+
+    def read_fields(self, body, prefix=''):
+        fields = []
+        while body.strip():
+            inner = re.match(r'\s*(?:struct|union)\s*\{', body)
+            if inner:
+                end = self.end_of_block(body, inner.end())
+                name = re.match(r'\s*(\w+)\s*;', body[end:])
+                fields += self.read_fields(body[inner.end():end - 1], f'{prefix}{name.group(1)}.')
+                body = body[end + name.end():]
+            else:
+                item, body = body.split(';', 1)
+                kind, name, array = self.read_field(item)
+                fields.append((kind, prefix + name, array))
+        return fields
+
     @staticmethod
     def read_field(declaration):
         """Returns (type, name, array)."""
@@ -105,10 +142,10 @@ def name_differences(ours, real):
                      if name not in theirs and not may_add(name))
 
     def is_house_name(name):
-        return name.startswith('TUTTI_')
+        return name.startswith(('TUTTI_', 'tutti'))
     compare('macro', ours.macros, real.macros, is_house_name)
     compare('macro without NCCL_OS_LINUX', ours.macros_elsewhere, real.macros_elsewhere, is_house_name)
-    compare('enumeration', ours.enums, real.enums)
+    compare('enumeration', ours.enums, real.enums, is_house_name)
     compare('structure', ours.structs, real.structs)
     compare('handle', ours.handles, real.handles)
     compare('function', ours.functions, real.functions)
@@ -156,7 +193,7 @@ def texts_of(real):
             # NCCL_VERSION must give the same numbers as the macro of the real header.
             lines.append(f'#define THEIRS{arguments} {body}')
             lines += [f'static_assert({name}({version}) == THEIRS({version}));'
-                      for version in ('2, 8, 4', '2, 30, 7', '1, 9, 0', '3, 1, 2')]
+                      for version in ('2, 8, 4', '2, 32, 3', '1, 9, 0', '3, 1, 2')]
         elif body.startswith('{'):
             struct = re.search(r'sizeof\s*\(\s*(\w+)', body).group(1)
             lines.append(f'constexpr {struct} kOurs{name} = {name}, kTheirs{name} = {body};')

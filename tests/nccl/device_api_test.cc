@@ -39,7 +39,8 @@ ncclCommProperties_t begun_properties() {
 }
 
 TEST(DeviceApi, SaysWhatACommunicatorCannotDo) {
-  as_ranks(3, [](ncclComm_t comm, int rank) {
+  std::uint64_t hashes[3] = {};
+  as_ranks(3, [&](ncclComm_t comm, int rank) {
     ncclCommProperties_t props = begun_properties();
     ASSERT_EQ(ncclCommQueryProperties(comm, &props), ncclSuccess) << ncclGetLastError(comm);
     EXPECT_EQ(props.rank, rank);
@@ -50,11 +51,19 @@ TEST(DeviceApi, SaysWhatACommunicatorCannotDo) {
     EXPECT_TRUE(props.hostRmaSupport);
     EXPECT_EQ(props.ginType, NCCL_GIN_TYPE_NONE);
     EXPECT_EQ(props.railedGinType, NCCL_GIN_TYPE_NONE);
+    EXPECT_NE(props.commHash, 0u);
+    hashes[static_cast<std::size_t>(rank)] = props.commHash;
+    EXPECT_EQ(props.ginConnectionType, NCCL_GIN_CONNECTION_NONE);
+    for (const bool supported : props.ginSupport) EXPECT_FALSE(supported);
+    EXPECT_EQ(props.devCommRuntimeVersionSize, 0u);
+    EXPECT_FALSE(props.cftSupport || props.cftMulticastSupport || props.cftCountedSupport);
     EXPECT_EQ(props.size, sizeof(props));
     int device = 0;
     const bool has_device = ncclCommCuDevice(comm, &device) == ncclSuccess;
     EXPECT_EQ(props.cudaDev, has_device ? device : -1);
   });
+  EXPECT_EQ(hashes[1], hashes[0]);
+  EXPECT_EQ(hashes[2], hashes[0]);
 }
 
 TEST(DeviceApi, WritesNoMorePropertiesThanTheProgramKnows) {
@@ -105,6 +114,10 @@ TEST(DeviceApi, CountsRanksOfTeams) {
     EXPECT_EQ(own.nRanks, 1);
     EXPECT_EQ(own.rank, 0);
     EXPECT_EQ(own.nRanks * rail.nRanks, world.nRanks);
+    for (const ncclTeam_t& fabric : {ncclTeamCft(comm, NCCL_CFT_TEAM_FLAT), ncclTeamCftMultimem(comm)}) {
+      EXPECT_EQ(fabric.nRanks, 1) << "there is no compute fabric transport";
+      EXPECT_EQ(ncclTeamRankToWorld(comm, fabric, 0), rank);
+    }
     for (int peer = 0; peer < 3; ++peer) {
       EXPECT_EQ(ncclTeamRankToWorld(comm, world, peer), peer);
       EXPECT_EQ(ncclTeamRankToWorld(comm, rail, peer), peer);
@@ -121,6 +134,8 @@ TEST(DeviceApi, HasNoTeamsOfWhatIsNoCommunicator) {
   EXPECT_EQ(ncclTeamWorld(nullptr).nRanks, 0);
   EXPECT_EQ(ncclTeamLsa(nullptr).nRanks, 0);
   EXPECT_EQ(ncclTeamRail(nullptr).nRanks, 0);
+  EXPECT_EQ(ncclTeamCft(nullptr, NCCL_CFT_TEAM_HIER_LSA).nRanks, 0);
+  EXPECT_EQ(ncclTeamCftMultimem(nullptr).nRanks, 0);
   EXPECT_EQ(ncclTeamRankToWorld(nullptr, ncclTeam_t{}, 0), -1);
   EXPECT_EQ(ncclTeamRankToLsa(nullptr, ncclTeam_t{}, 0), -1);
   ncclCommProperties_t props = begun_properties();
@@ -137,6 +152,9 @@ TEST(DeviceApi, RefusesTheRestInWords) {
       {"ncclGetLsaMultimemDevicePointer", [&] { return ncclGetLsaMultimemDevicePointer(nullptr, 0, &pointer); }},
       {"ncclGetMultimemDevicePointer", [&] { return ncclGetMultimemDevicePointer(nullptr, 0, {}, &pointer); }},
       {"ncclGetPeerDevicePointer", [&] { return ncclGetPeerDevicePointer(nullptr, 0, 0, &pointer); }},
+      {"ncclGetMultimemDeviceLeInfo", [] { return ncclGetMultimemDeviceLeInfo(nullptr, 0, nullptr, nullptr); }},
+      {"ncclGetCftDeviceLeInfo", [&] { return ncclGetCftDeviceLeInfo(nullptr, 0, 0, team, nullptr, nullptr); }},
+      {"ncclGetPeerDeviceLeInfo", [] { return ncclGetPeerDeviceLeInfo(nullptr, 0, 0, nullptr, nullptr); }},
       {"ncclLsaBarrierCreateRequirement", [&] { return ncclLsaBarrierCreateRequirement(team, 1, nullptr, nullptr); }},
       {"ncclGinBarrierCreateRequirement",
        [&] { return ncclGinBarrierCreateRequirement(nullptr, team, 1, nullptr, nullptr); }},

@@ -3,6 +3,7 @@
 // windows, suspension, and calls that are rejected.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -162,6 +163,53 @@ TEST(NcclDevice, AFactorInDeviceMemoryIsReadWhenTheCallRuns) {
             ncclSuccess)
       << ncclGetLastError(nullptr);
   EXPECT_EQ(rank.get(kCount), filled(10));
+  end(ranks);
+}
+
+// A stream whose work waits for release().
+class BlockedStream {
+ public:
+  explicit BlockedStream(cuda::CUstream stream) {
+    const auto wait = [](void* open) {
+      EXPECT_TRUE(test::eventually([&] { return static_cast<std::atomic<bool>*>(open)->load(); }));
+    };
+    EXPECT_EQ(driver().api().launch_host_func(stream, wait, &open_), cuda::CUresult::kSuccess);
+  }
+  ~BlockedStream() { release(); }
+  BlockedStream(const BlockedStream&) = delete;
+  BlockedStream& operator=(const BlockedStream&) = delete;
+  void release() { open_ = true; }
+
+ private:
+  std::atomic<bool> open_ = false;
+};
+
+TEST(NcclDevice, TheEventOfACallIsRecordedInItsStreamBeforeItsWork) {
+  std::vector<Rank> ranks = ranks_of_one_thread({0});
+  const Rank& rank = ranks[0];
+  rank.put(filled(3));
+  auto event = cuda::Event::create(driver());
+  ASSERT_TRUE(event.ok());
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(event->handle());
+  const auto call = [&](const ncclCollConfig_t* given) {
+    return ncclAllReduceConfig(rank.data(), rank.data(), kCount, ncclFloat, ncclSum, rank.comm, stream_of(*rank.gpu),
+                               given);
+  };
+  EXPECT_TRUE(*event->finished()) << "an event that was never recorded counts as finished";
+  BlockedStream blocked(rank.gpu->stream());
+  ASSERT_EQ(call(&config), ncclSuccess) << ncclGetLastError(nullptr);
+  EXPECT_FALSE(*event->finished());
+  blocked.release();
+  EXPECT_TRUE(event->synchronize().ok());
+  EXPECT_EQ(rank.get(kCount), filled(3));
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  EXPECT_EQ(call(&config), ncclSuccess);
+  EXPECT_EQ(call(nullptr), ncclSuccess);
+  EXPECT_EQ(call(&config), ncclInvalidUsage) << "a second event on the communicator";
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("has a launchCompletionEvent"), std::string::npos)
+      << ncclGetLastError(nullptr);
   end(ranks);
 }
 

@@ -68,7 +68,7 @@ TEST(EnvironmentVariables, NothingSetChangesNothing) {
   EXPECT_TRUE(settings.ignored.empty());
   EXPECT_TRUE(settings.warnings.empty());
   EXPECT_FALSE(settings.blocking || settings.min_ctas || settings.max_ctas || settings.prints_version);
-  EXPECT_EQ(settings.version, 23007);
+  EXPECT_EQ(settings.version, 23203);
   for (const Algorithm algorithm : settings.algorithms) EXPECT_EQ(algorithm, Algorithm::kAuto);
 }
 
@@ -331,7 +331,7 @@ TEST(EnvironmentVariables, TheReportNamesWhatIsIgnoredAndGivesReasonsWhenAsked) 
   testing::internal::CaptureStderr();
   report(settings, Log(LogLevel::kWarn, 3));
   const std::string brief = testing::internal::GetCapturedStderr();
-  EXPECT_NE(brief.find("NCCL's interface 2.30.7"), std::string::npos) << brief;
+  EXPECT_NE(brief.find("NCCL's interface 2.32.3"), std::string::npos) << brief;
   EXPECT_NE(brief.find("tutti[3]: warn: NCCL_NTHREADS=\"x\""), std::string::npos) << brief;
   EXPECT_NE(brief.find("without effect in Tutti: NCCL_IB_PKEY, NCCL_TOPO_FILE (NCCL_DEBUG=INFO"), std::string::npos);
   EXPECT_EQ(brief.find("verbs transport"), std::string::npos) << brief;

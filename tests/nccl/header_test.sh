@@ -23,6 +23,7 @@ cat >"$place/cuda/cuda_runtime.h" <<'HEADER'
 #define __DRIVER_TYPES_H__
 #define CUDART_VERSION 13000
 typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
 #endif
 HEADER
 for name in fp16 bf16 fp8; do printf '#define HAS_%s 1\n' "$name" >"$place/cuda/cuda_$name.h"; done

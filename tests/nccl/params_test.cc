@@ -68,11 +68,11 @@ TEST(Params, TimeoutsAreLongUnlessTheUserSetsThem) {
   constexpr std::chrono::minutes kLongSetup(30);
   const auto settings = environment_settings();
   ASSERT_TRUE(settings.ok()) << settings.error().message;
-  const auto defaults = parse_config((*settings)->defaults);
+  const auto defaults = parse_config(settings->defaults);
   ASSERT_TRUE(defaults.ok()) << defaults.error().message;
   EXPECT_EQ(defaults->timeout, std::chrono::hours(24));
   EXPECT_EQ(defaults->setup_timeout, kLongSetup);
-  const auto in_effect = parse_config(with_defaults(environment_variables(), (*settings)->defaults));
+  const auto in_effect = parse_config(with_defaults(environment_variables(), settings->defaults));
   ASSERT_TRUE(in_effect.ok()) << in_effect.error().message;
   EXPECT_EQ(in_effect->timeout.count(), 70'000'000) << "TUTTI_TIMEOUT_MS is set";
   EXPECT_EQ(in_effect->setup_timeout, kLongSetup);

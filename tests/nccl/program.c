@@ -51,7 +51,7 @@ static ncclResult_t work(const float* from, float* to, ncclUniqueId id, cudaStre
 int main(void) {
   int version = 0, count = 0;
   ncclResult_t (*never)(const float*, float*, ncclUniqueId, cudaStream_t) = work;
-  if (never == NULL || ncclGetVersion(&version) != ncclSuccess || version != NCCL_VERSION(2, 30, 7)) return 1;
+  if (never == NULL || ncclGetVersion(&version) != ncclSuccess || version != NCCL_VERSION(2, 32, 3)) return 1;
   if (strlen(ncclGetErrorString(ncclRemoteError)) == 0) return 2;
   if (ncclCommCount(NULL, &count) != ncclInvalidArgument || strlen(ncclGetLastError(NULL)) == 0) return 3;
   printf("version %d\n", version);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "nccl/environment/algorithms.h"
 #include "nccl/environment/names.h"
 #include "nccl/environment/parse.h"
 #include "tutti/version.h"
@@ -23,28 +24,13 @@ constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
 constexpr std::int64_t kLeastSlot = kSlotUnit, kMostSlot = kMostSlotBytes;
 constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // limits of TUTTI_INTERFACE, TUTTI_NODE_ID
 
-// The words of NCCL_ALGO and NCCL_PROTO. The index of a word is the number of its bit in AllowedValues::allowed.
-constexpr std::array<std::string_view, 7> kAlgorithmWords = {
-    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
-constexpr std::array<std::string_view, 3> kProtocolWords = {"LL", "LL128", "Simple"};
-enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4, kAllProtocols = 7 };
+// Protocols, as bits: the index of a protocol is that in kProtocolWords.
+enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4 };
 
-// An algorithm of NCCL for one collective, and Tutti's algorithm that corresponds to it. kCounterparts has no entries
-// for broadcast and reduce, because NCCL has only rings for these, so there is nothing to select.
-struct Counterpart {
-  std::size_t function;  // index into kFunctionNames
-  CollectiveKind kind;
-  std::uint32_t bit;    // the bit of NCCL's algorithm in AllowedValues::allowed
-  Algorithm algorithm;  // Tutti's corresponding algorithm
-};
-constexpr auto kCounterparts = std::to_array<Counterpart>({
-    {4, CollectiveKind::kAllReduce, 1u << 0, Algorithm::kDoubleTree},
-    {4, CollectiveKind::kAllReduce, 1u << 1, Algorithm::kRing},
-    {2, CollectiveKind::kAllGather, 1u << 1, Algorithm::kRing},
-    {2, CollectiveKind::kAllGather, 1u << 6, Algorithm::kCirculant},
-    {3, CollectiveKind::kReduceScatter, 1u << 1, Algorithm::kRing},
-    {3, CollectiveKind::kReduceScatter, 1u << 6, Algorithm::kCirculant},
-});
+// The collective of each name in kFunctionNames.
+constexpr std::array<CollectiveKind, kListedFunctions> kFunctionKinds = {
+    CollectiveKind::kBroadcast, CollectiveKind::kReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+    CollectiveKind::kAllReduce};
 
 // The limits of the TUTTI_RDMA_* variables.
 constexpr std::int64_t kMostGids = 255;
@@ -253,21 +239,15 @@ class Reader {
     record("NCCL_ALGO", *text);
     bool none_at_all = true;
     for (std::size_t function = 0; function < kListedFunctions; ++function) {
-      std::size_t there = 0;
-      std::vector<const Counterpart*> left;
-      for (const Counterpart& one : kCounterparts) {
-        if (one.function != function) continue;
-        ++there;
-        if ((choice->allowed[function] & one.bit) != 0) left.push_back(&one);
-      }
+      const Counterparts found = counterparts(kFunctionKinds[function], choice->allowed[function]);
       // A single allowed algorithm is used. If several are allowed, Tutti selects as usual, also those that NCCL lacks.
-      if (left.size() == 1) {
-        settings_.algorithms[static_cast<std::size_t>(left.front()->kind)] = left.front()->algorithm;
-      } else if (left.size() < there && choice->named[function]) {
+      if (found.allowed.size() == 1) {
+        settings_.algorithms[static_cast<std::size_t>(kFunctionKinds[function])] = found.allowed.front();
+      } else if (found.allowed.size() < found.known && choice->named[function]) {
         warn("NCCL_ALGO=\"{}\" leaves {} with no algorithm that Tutti has: Tutti chooses", *text,
              kFunctionNames[function]);
       }
-      none_at_all &= there == 0 || left.empty();
+      none_at_all &= found.known == 0 || found.allowed.empty();
     }
     if (none_at_all) warn("NCCL_ALGO=\"{}\" leaves no algorithm that Tutti has: Tutti chooses", *text);
     return {};
