@@ -33,7 +33,7 @@ enum class ErrorCode : std::uint8_t {
   kRefused,          // a rank was not accepted: other job, user or version, malformed message, or too late for agree()
   kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission
   kDevice,           // the CUDA driver returned an error, or a kernel failed; the CUDA context may be lost
-  kDamaged,          // a message was corrupted in transit: its checksum is wrong (CommunicatorOptions::checksum)
+  kDamaged,          // data was altered in transit (CommunicatorOptions::checksum, or the path test of set-up)
 };
 inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // the highest value
 

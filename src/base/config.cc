@@ -253,6 +253,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_TUNE", text(&Config::tune, 1024)},
       {"TUTTI_TUNE_FILE", text(&Config::tune_file, 4096)},
       {"TUTTI_MEASURE", integer(&Config::measure, 0, 1)},
+      {"TUTTI_SELFTEST", integer(&Config::selftest, 0, 1)},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
       {"TUTTI_LOG", {set_log_level, keyword(&Config::log_level, kLevels)}},
       {"TUTTI_RECORD", {set_record, [](const Config& config) { return of_number(config.record); }}},

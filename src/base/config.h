@@ -138,6 +138,7 @@ struct Config {
   std::string tune;                      // TUTTI_TUNE, rules that select algorithms (syntax: src/model/overrides.h)
   std::string tune_file;                 // TUTTI_TUNE_FILE, measured costs; empty: the file that `tutti tune` writes
   bool measure = true;                   // TUTTI_MEASURE, 0 or 1: measure if no choices are stored
+  bool selftest = false;                 // TUTTI_SELFTEST, 0 or 1: test all paths at set-up
   bool verify_plans = true;              // TUTTI_VERIFY_PLANS, 0 or 1: prove plans (VerifiedPlanCache)
   LogLevel log_level = LogLevel::kWarn;  // TUTTI_LOG, off|error|warn|info|debug
   std::uint32_t record = 1024;           // TUTTI_RECORD, operations kept: 0 (none), 16 .. 65536, a power of two

@@ -19,6 +19,7 @@
 #include "base/config.h"
 #include "base/exceptions.h"
 #include "base/loopback.h"
+#include "base/mix_bits.h"
 #include "base/thread.h"
 #include "base/thread_group.h"
 #include "bootstrap/bootstrap.h"
@@ -28,6 +29,7 @@
 #include "communicator/communicator_impl.h"
 #include "communicator/job_facts.h"
 #include "communicator/measurement/first_choices.h"
+#include "communicator/measurement/path_test.h"
 #include "device/rank_device.h"
 #include "job/data_paths.h"
 #include "job/job_context.h"
@@ -94,6 +96,10 @@ Result<std::unique_ptr<Communicator>> first_communicator(const std::shared_ptr<J
   const std::vector<std::uint32_t> members = all_ranks(ranks);
   if (detail::needs_measurement(*job_context->tuning, ranks, facts->cores)) {
     TUTTI_TRY(detail::measure_first_choices(*job_context, members, facts->cores, facts->id, gather));
+  }
+  if (job_context->config.selftest) {
+    // An id of its own, because each communicator of a job has one.
+    TUTTI_TRY(detail::test_paths(*job_context, members, mix_bits(facts->id), gather));
   }
   return detail::make_communicator(
       {.rank = rank, .ranks = ranks, .job_context = job_context, .members = members, .id = facts->id},

@@ -42,6 +42,7 @@ TEST(Config, ReadsEveryVariable) {
                                     {"TUTTI_SLOTS", "5"},
                                     {"TUTTI_TUNE", "broadcast=tree"},
                                     {"TUTTI_TUNE_FILE", "/x.json"},
+                                    {"TUTTI_SELFTEST", "1"},
                                     {"TUTTI_VERIFY_PLANS", "0"},
                                     {"TUTTI_LOG", "debug"},
                                     {"TUTTI_NCCL_VERSION", "2.28.9"}});
@@ -64,6 +65,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config->slots, 5u);
   EXPECT_EQ(config->tune, "broadcast=tree");
   EXPECT_EQ(config->tune_file, "/x.json");
+  EXPECT_TRUE(config->selftest);
   EXPECT_FALSE(config->verify_plans);
   EXPECT_EQ(config->log_level, LogLevel::kDebug);
   EXPECT_EQ(config->nccl_version, 22809);

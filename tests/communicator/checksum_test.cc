@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -212,6 +213,64 @@ TEST(Checksums, MustBeAskedForOnAllRanks) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// The path test of the set-up (TUTTI_SELFTEST), which needs no checksums.
+class PathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("TUTTI_SELFTEST", "1", 1);
+    setenv("TUTTI_LOG", "info", 1);
+  }
+  void TearDown() override {
+    unsetenv("TUTTI_SELFTEST");
+    unsetenv("TUTTI_LOG");
+  }
+};
+
+TEST_F(PathTest, NamesThePathThatAltersData) {
+  CommunicatorOptions options;
+  options.transport = "tcp";
+  options.timeout = patience();
+  to_flip = 1;
+  const auto made = Communicator::create_all(3, options);
+  EXPECT_EQ(to_flip, 0) << "nothing was altered";
+  ASSERT_FALSE(made.ok());
+  const Error& error = made.error();
+  EXPECT_EQ(error.code, ErrorCode::kDamaged) << to_string(error);
+  int sender = -1, receiver = -1;
+  unsigned place = 0, sent = 0, received = 0;
+  const std::size_t begin = error.message.find("path test: 1 path alters data: from rank ");
+  ASSERT_NE(begin, std::string::npos) << error.message;
+  EXPECT_EQ(
+      std::sscanf(error.message.c_str() + begin,
+                  "path test: 1 path alters data: from rank %d (host %*[^)]) to rank %d (host %*[^)]) over tcp: byte "
+                  "%u of 1048576 was sent as 0x%x and received as 0x%x",
+                  &sender, &receiver, &place, &sent, &received),
+      5)
+      << error.message;
+  EXPECT_EQ(error.rank, sender);
+  EXPECT_NE(sender, receiver);
+  EXPECT_EQ(sent ^ received, 0x10U) << "the bit that was flipped";
+}
+
+TEST_F(PathTest, TellsTheSpeedOfEachKindOfPath) {
+  testing::internal::CaptureStderr();
+  auto made = Communicator::create_all(4, {}, 2);
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(made.ok()) << to_string(made.error());
+  for (const char* kind : {"path test: 4 paths over shared memory", "path test: 8 paths over tcp"}) {
+    const std::size_t line = log.find(kind);
+    ASSERT_NE(line, std::string::npos) << log;
+    EXPECT_NE(log.find(" GB/s, median ", line), std::string::npos) << log;
+  }
+  on_every_rank(*made, [](Communicator& rank) {
+    std::vector<float> data(1000, 1.0F);
+    EXPECT_TRUE(sum(rank, data).ok());
+    const auto agreement = rank.agree();
+    ASSERT_TRUE(agreement.ok());
+    EXPECT_EQ(agreement->last_operation, 1u) << "the test has made no call on this communicator";
+  });
 }
 
 }  // namespace

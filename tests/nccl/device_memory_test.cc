@@ -213,6 +213,20 @@ TEST(NcclDevice, TheEventOfACallIsRecordedInItsStreamBeforeItsWork) {
   end(ranks);
 }
 
+TEST(NcclDevice, ThePathsBetweenGpusAreTestedAtSetUp) {
+  setenv("TUTTI_SELFTEST", "1", 1);
+  setenv("TUTTI_LOG", "info", 1);
+  ::testing::internal::CaptureStderr();
+  std::vector<Rank> ranks = ranks_of_one_thread({0, 1, 1});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  unsetenv("TUTTI_SELFTEST");
+  unsetenv("TUTTI_LOG");
+  EXPECT_NE(log.find("path test: 6 paths over shared memory"), std::string::npos) << log;
+  EXPECT_NE(log.find("path test: 6 paths between GPUs"), std::string::npos) << log;
+  EXPECT_NE(log.find(", GPU 1)"), std::string::npos) << log;
+  end(ranks);
+}
+
 TEST(NcclDevice, MoreMemoryThanTheDeviceHasIsTheDriversRefusal) {
   std::vector<Rank> ranks = ranks_of_one_thread({0});
   const auto scope = cuda::ContextScope::enter(driver(), context_of(ranks[0]));

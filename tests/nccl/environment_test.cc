@@ -81,6 +81,7 @@ TEST(EnvironmentVariables, EveryOverlayIsAConfigThatTuttiTakes) {
                                      {"NCCL_BUFFSIZE", "1048577"},
                                      {"NCCL_NTHREADS", "256"},
                                      {"NCCL_MAX_CTAS", "8"},
+                                     {"NCCL_RUN_DIAGNOSTICS", "1"},
                                      {"NCCL_HOSTID", std::string(100, 'h')}});
   EXPECT_TRUE(settings.warnings.empty());
   const auto config = parse_config(settings.overlay);
@@ -94,6 +95,7 @@ TEST(EnvironmentVariables, EveryOverlayIsAConfigThatTuttiTakes) {
   EXPECT_EQ(config->device_slot_bytes, 262144u);
   EXPECT_EQ(config->device_threads, 256u);
   EXPECT_EQ(config->device_blocks, 8u);
+  EXPECT_TRUE(config->selftest);
   EXPECT_EQ(config->node_id.size(), 16u) << "a long id is hashed";
 }
 

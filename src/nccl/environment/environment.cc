@@ -281,6 +281,7 @@ class Reader {
   }
 
   void read_transports() {
+    if (take_switch("NCCL_RUN_DIAGNOSTICS")) set("TUTTI_SELFTEST", "1");
     if (take_switch("NCCL_SHM_DISABLE")) set("TUTTI_TRANSPORT", "tcp");
     bool staged = take_switch("NCCL_P2P_DISABLE");
     if (const auto text = take("NCCL_P2P_LEVEL")) {
