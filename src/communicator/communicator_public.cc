@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/machine_ranks.h"
 #include "communicator/point_to_point.h"
 #include "device/native/device_calls.h"
 #include "tutti/communicator.h"
@@ -30,6 +31,14 @@ namespace detail {
 
 std::uint64_t calls_on_device(const Communicator& communicator) {
   return CommunicatorImpl::of(communicator).devices().calls();
+}
+
+std::vector<std::int32_t> machine_ranks(const Communicator& communicator) {
+  const std::vector<std::uint32_t>& nodes = CommunicatorImpl::of(communicator).environment().nodes;
+  std::vector<std::int32_t> ranks(static_cast<std::size_t>(communicator.nodes()), 0);
+  for (const std::uint32_t node : nodes) ++ranks[node];
+  if (nodes.empty()) ranks.front() = communicator.size();
+  return ranks;
 }
 
 }  // namespace detail
