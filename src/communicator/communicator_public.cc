@@ -41,6 +41,10 @@ std::vector<std::int32_t> machine_ranks(const Communicator& communicator) {
   return ranks;
 }
 
+std::uint64_t communicator_id(const Communicator& communicator) {
+  return CommunicatorImpl::of(communicator).membership().id;
+}
+
 }  // namespace detail
 
 Communicator::Communicator(std::unique_ptr<detail::CommunicatorImpl> impl) : impl_(std::move(impl)) {}

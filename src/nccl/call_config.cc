@@ -25,8 +25,7 @@ Error unsupported(std::string message) {
 }
 
 constexpr int kMostOptions = 4096;  // bounds the time that a call spends on the list
-constexpr std::uint32_t kRingBit = 2;  // the bit of "Ring" in kAlgorithmWords
-static_assert(kAlgorithmWords[1] == "Ring");
+constexpr std::uint32_t kRingBit = 1u << kRingNumber;
 constexpr int kLeastVendor = 1, kMostVendor = (1 << 24) - 1;
 
 Status read_option(const ncclConfigExt_t& option, CallConfig& read) {

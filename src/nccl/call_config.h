@@ -13,7 +13,7 @@ namespace tutti::nccl {
 // The part of an ncclCollConfig_t that Tutti uses. The default is that of a call without a configuration.
 struct CallConfig {
   Algorithm algorithm = Algorithm::kAuto;
-  bool selects = false;                  // the configuration selects the algorithm
+  bool selects = false;                  // the configuration selects the algorithm, so a tuner plugin is not asked
   std::chrono::milliseconds timeout{0};  // 0: that of the communicator
   std::uint64_t label = 0;               // userProfilerTag
   cudaEvent_t launched = nullptr;        // launchCompletionEvent; null: none

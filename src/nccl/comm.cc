@@ -12,7 +12,7 @@
 #include "base/assert.h"
 #include "base/exceptions.h"
 #include "base/thread_group.h"
-#include "communicator/communicator_impl.h"
+#include "communicator/machine_ranks.h"
 #include "communicator/work.h"
 #include "cuda/driver.h"
 #include "nccl/api.h"
@@ -125,6 +125,22 @@ std::atomic<int>& forks() {
   return count;
 }
 
+// Creates the plugins of `comm`, which its set-up has just made. No failure of a plugin is one of the communicator.
+void make_plugins(Comm& comm, const Communicator& made) noexcept {
+  runs_through([&] {
+    const std::vector<std::int32_t> machines = detail::machine_ranks(made);
+    const PluginFacts facts{.comm_id = comm.id,
+                            .name = comm.settings.name.empty() ? nullptr : comm.settings.name.c_str(),
+                            .rank = comm.rank,
+                            .ranks = comm.ranks,
+                            .nodes = static_cast<std::int32_t>(machines.size()),
+                            .least_ranks_per_node = *std::ranges::min_element(machines),
+                            .most_ranks_per_node = *std::ranges::max_element(machines)};
+    comm.profiler = Profiler::create(facts);
+    comm.tuner = Tuner::create(facts);
+  });
+}
+
 ncclComm_t next_handle() {
   static std::atomic<std::uintptr_t> last{0};       // the handle that was given out last; handles are 16, 32, ...
   return reinterpret_cast<ncclComm_t>(last += 16);  // NOLINT: the handle is a number, not an address
@@ -182,9 +198,15 @@ Comm::~Comm() {
   pending.clear();
   windows.reset();
   registrations.clear();
+  tuner.reset();
+  profiler.reset();
 }
 
 ncclResult_t Comm::take(Result<std::unique_ptr<Communicator>> made) {
+  if (made.ok() && *made != nullptr) {
+    id = detail::communicator_id(**made);
+    make_plugins(*this, **made);
+  }
   const std::scoped_lock lock(mutex);
   if (!made) {
     failure = std::move(made).error();
@@ -300,8 +322,7 @@ ncclResult_t facts_of(ncclComm_t handle, const char* function, CommFacts* facts)
   if (comm->phase == Phase::kCreating) {
     return fail_in(function, ncclInvalidArgument, "the communicator is still being made");
   }
-  *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number};
-  if (comm->communicator != nullptr) facts->id = detail::CommunicatorImpl::of(*comm->communicator).membership().id;
+  *facts = {.rank = comm->rank, .ranks = comm->ranks, .device = comm->device.number, .id = comm->id};
   return ncclSuccess;
 }
 

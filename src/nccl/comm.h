@@ -27,12 +27,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/resources.h"
 #include "nccl.h"
 #include "nccl/errors.h"
 #include "nccl/memory.h"
+#include "nccl/plugins/profiler.h"
+#include "nccl/plugins/tuner.h"
 #include "nccl/settings.h"
 #include "tutti/communicator.h"
 
@@ -106,6 +109,11 @@ class Comm {
   // Null until the set-up job has ended, if set-up failed, and after a split in which this rank passed
   // NCCL_SPLIT_NOCOLOR. Otherwise set once, when set-up succeeds, and never replaced.
   std::unique_ptr<Communicator> communicator;
+  // The plugins of this communicator; null: there is none. They are set together with `communicator`, and never
+  // replaced.
+  std::unique_ptr<Tuner> tuner;
+  std::unique_ptr<Profiler> profiler;
+  std::uint64_t id = 0;          // identifies the communicator: the same on all ranks; set by take()
   std::optional<Error> failure;  // why set-up failed; set if and only if the phase is kFailed
   // The first error of a call that failed after it had returned (a job or call in the background, a call on a GPU), of
   // a nonblocking communicator's job, or of a collective, send or receive whose error has a wider scope than the call
@@ -171,7 +179,7 @@ struct CommFacts {
   int rank = 0;
   int ranks = 0;
   int device = -1;       // CUDA device number; -1: no GPU
-  std::uint64_t id = 0;  // the number of the communicator, the same on all ranks; 0 if it is not ready
+  std::uint64_t id = 0;  // Comm::id
 };
 // `function` begins the error message. Errors: those of find(), and ncclInvalidArgument if the communicator is being
 // set up.

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Communicator>> split(Comm& parent, int colour, int key) {
   return (*whole)->split(colour, key);
 }
 
-Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, const Comm& child, std::optional<UniqueId> id) {
+Result<std::unique_ptr<Communicator>> grow(const CommPtr& parent, Comm& child, std::optional<UniqueId> id) {
   if (parent != nullptr) {
     auto shared = detail::share_unique_id(*parent->communicator, id, child.ranks);
     if (!shared) return shared.error();

@@ -47,16 +47,7 @@ double estimate(const GroupCall& one) {
   const double bytes = static_cast<double>(one.call.count * size_of(one.call.type));
   if (one.kind != GroupCall::CallType::kCollective) return costs.round_us + bytes * costs.us_per_byte;
   if (one.comm->ranks == 1) return bytes * costs.us_per_byte;
-  const auto predicted =
-      one.comm->communicator->predicted_us(one.call.kind, one.call.count, one.call.type, one.config.algorithm);
-  if (predicted) return *predicted;
-  const Communicator& communicator = *one.comm->communicator;
-  const Algorithm algorithm =
-      one.config.algorithm != Algorithm::kAuto
-          ? one.config.algorithm
-          : communicator.auto_algorithm(one.call.kind, one.call.count, one.call.type, communicator.runs_on_devices());
-  const Effort work = effort_of(one.call.kind, algorithm, one.comm->ranks);
-  return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;
+  return estimated_us(*one.comm, one.call.kind, one.call.count, one.call.type, one.config.algorithm);
 }
 
 }  // namespace
@@ -66,6 +57,18 @@ double estimated_us(const std::vector<GroupCall>& calls) {
   double longest = 0;
   for (const GroupCall& one : calls) longest = std::max(longest, sums[one.comm.get()] += estimate(one));
   return longest;
+}
+
+double estimated_us(const Comm& comm, CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm) {
+  const Communicator& communicator = *comm.communicator;
+  if (const auto predicted = communicator.predicted_us(kind, count, type, algorithm)) return *predicted;
+  if (algorithm == Algorithm::kAuto) {
+    algorithm = communicator.auto_algorithm(kind, count, type, communicator.runs_on_devices());
+  }
+  const Costs costs = costs_of(comm);
+  const double bytes = static_cast<double>(count * size_of(type));
+  const Effort work = effort_of(kind, algorithm, comm.ranks);
+  return work.rounds * costs.round_us + work.blocks * bytes * costs.us_per_byte;
 }
 
 }  // namespace tutti::nccl

@@ -1,8 +1,10 @@
 // The time estimate that ncclGroupSimulateEnd() returns for a group.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
+#include "nccl/comm.h"
 #include "nccl/group.h"
 
 namespace tutti::nccl {
@@ -13,5 +15,8 @@ namespace tutti::nccl {
 // example for sends, for receives, for GPUs and for a single rank, the time is calculated from the number of rounds and
 // bytes with the constants in estimate.cc.
 double estimated_us(const std::vector<GroupCall>& calls);
+
+// The same for one collective on a communicator with at least 2 ranks.
+double estimated_us(const Comm& comm, CollectiveKind kind, std::size_t count, DataType type, Algorithm algorithm);
 
 }  // namespace tutti::nccl

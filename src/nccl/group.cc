@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "base/assert.h"
+#include "base/collective_table.h"
 #include "base/exceptions.h"
 #include "nccl/api.h"
+#include "nccl/call_events.h"
 #include "nccl/estimate.h"
 #include "nccl/scalar.h"
 #include "nccl/streams.h"
@@ -27,6 +32,7 @@ struct OpenGroup {
   std::vector<OneSided> one_sided;
   ncclResult_t error = ncclSuccess;  // the first error of a call in the group
   std::string message;
+  std::unique_ptr<GroupEvents> events;  // for a profiler plugin; null: none are reported
 };
 
 thread_local OpenGroup group;
@@ -115,7 +121,9 @@ ncclResult_t run_together(Group& all, std::span<const GroupCall> calls, bool in_
   return ran.ok() ? ncclSuccess : record_failure(calls, ran.error());
 }
 
-ncclResult_t run_calls(std::span<const GroupCall> calls) {
+// `events`: for a profiler plugin; may be null.
+ncclResult_t run_calls(std::span<const GroupCall> calls, const GroupEvents* events) {
+  const RunEvents run_events(events, calls);
   bool blocking = true;
   for (const GroupCall& one : calls) blocking &= one.comm->settings.blocking;
   if (calls.size() == 1 && blocking) return run_one(calls[0]);
@@ -137,6 +145,29 @@ ncclResult_t run_calls(std::span<const GroupCall> calls) {
   return joined.ok() || failed ? result : fail(joined.error());
 }
 
+// Whether the open group has a call of this communicator with a launchCompletionEvent.
+bool has_event(const Comm& comm) {
+  return std::ranges::any_of(group.calls, [&](const GroupCall& other) {
+    return other.comm.get() == &comm && other.config.launched != nullptr;
+  });
+}
+
+// The algorithm of a call after the tuner plugin, if there is one, has changed the costs.
+Algorithm tuned_algorithm(const GroupCall& one) {
+  const Comm& comm = *one.comm;
+  const CollectiveCall& call = one.call;
+  const bool tunable = one.kind == GroupCall::CallType::kCollective && comm.ranks > 1 && !one.config.selects;
+  if (comm.tuner == nullptr || !tunable) return one.config.algorithm;
+  // A longer call is refused when it runs, and its length in bytes could not be calculated.
+  constexpr std::size_t kMostElements = std::size_t{1} << 48;
+  if (call.count > kMostElements) return one.config.algorithm;
+  const std::size_t blocks = has_blocks(call.kind) ? static_cast<std::size_t>(comm.ranks) : 1;
+  // Rounded up, so that a program with calls of many lengths does not wait for a simulation at each of them.
+  const std::size_t count = std::bit_ceil(call.count);
+  const auto predict = [&](Algorithm algorithm) { return estimated_us(comm, call.kind, count, call.type, algorithm); };
+  return comm.tuner->choose(call.kind, call.count * blocks * size_of(call.type), predict, one.config.algorithm);
+}
+
 // Marks the communicators that the group would have created as failed, because the group is discarded without running.
 void mark_failed(const OpenGroup& ended) {
   const Error error{ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
@@ -150,13 +181,14 @@ void mark_failed(const OpenGroup& ended) {
 // returned.
 ncclResult_t end_group() {
   OpenGroup ended = take_group();
+  if (ended.events != nullptr) ended.events->end();
   if (ended.error != ncclSuccess) {
     mark_failed(ended);
     return fail(ended.error, ended.message);
   }
   const ncclResult_t made = ended.jobs.empty() ? ncclSuccess : run_jobs(std::move(ended.jobs));
   if (made != ncclSuccess && made != ncclInProgress) return made;
-  const ncclResult_t ran = ended.calls.empty() ? ncclSuccess : run_calls(ended.calls);
+  const ncclResult_t ran = ended.calls.empty() ? ncclSuccess : run_calls(ended.calls, ended.events.get());
   if (ran != ncclSuccess && ran != ncclInProgress) return ran;
   for (const bool waits : {false, true}) {
     for (const OneSided& one : ended.one_sided) {
@@ -172,22 +204,24 @@ ncclResult_t end_group() {
 bool group_is_open() { return group.depth > 0; }
 
 ncclResult_t run_call(const char* function, GroupCall call) {
-  if (!group_is_open()) return run_calls({&call, 1});
-  if (call.config.launched != nullptr) {
-    const auto has_event = [&](const GroupCall& other) {
-      return other.comm == call.comm && other.config.launched != nullptr;
-    };
-    if (std::any_of(group.calls.begin(), group.calls.end(), has_event)) {
-      return fail(ncclInvalidUsage,
-                  fmt::format("{}: another call of this group on this communicator has a launchCompletionEvent: one "
-                              "call for each communicator may have one",
-                              function));
-    }
+  call.config.algorithm = tuned_algorithm(call);
+  if (!group_is_open()) {
+    std::unique_ptr<GroupEvents> events;
+    runs_through([&] { report_call(events, call, 0); });
+    if (events != nullptr) events->end();
+    return run_calls({&call, 1}, events.get());
+  }
+  if (call.config.launched != nullptr && has_event(*call.comm)) {
+    return fail(ncclInvalidUsage,
+                fmt::format("{}: another call of this group on this communicator has a launchCompletionEvent: one call "
+                            "for each communicator may have one",
+                            function));
   }
   constexpr std::size_t kMostCalls = 65536;
   if (group.calls.size() >= kMostCalls) {
     return fail(ncclInvalidUsage, fmt::format("{}: a group holds at most {} calls", function, kMostCalls));
   }
+  runs_through([&] { report_call(group.events, call, group.depth); });
   group.calls.push_back(std::move(call));
   return ncclSuccess;
 }

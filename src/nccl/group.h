@@ -23,6 +23,12 @@
 
 namespace tutti::nccl {
 
+// Values of a call for the events of a profiler plugin (call_events.h).
+struct CallReport {
+  void* api_event = nullptr;   // the plugin's event for the function that the program called; may be null
+  std::uint64_t sequence = 0;  // Profiler::count()
+};
+
 // A collective, or one side of a transfer (a send or a receive). Its arguments have been checked.
 struct GroupCall {
   enum class CallType : std::uint8_t { kCollective, kSend, kReceive };
@@ -33,6 +39,7 @@ struct GroupCall {
   CallConfig config{};               // of a transfer: the default
   std::optional<CustomOp> custom{};  // set for a pre-multiplied sum
   void* stream = nullptr;
+  CallReport report{};
 };
 
 // A one-sided call: ncclPutSignal() or ncclSignal() if `waits` is false, ncclWaitSignal() if it is true.

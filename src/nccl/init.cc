@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <string_view>
 #include <utility>
 #include <vector>
 

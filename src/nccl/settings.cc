@@ -117,6 +117,7 @@ Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config)
   const bool blocks_are_set = environment.ok() && environment->max_ctas.has_value();
   if (own.blocking != NCCL_CONFIG_UNDEF_INT && !blocking_is_set) settings.blocking = own.blocking == 1;
   if (own.maxCTAs != NCCL_CONFIG_UNDEF_INT && !blocks_are_set) limit_blocks(settings, own.maxCTAs);
+  if (own.commName != nullptr) settings.name = own.commName;
   return settings;
 }
 

@@ -23,6 +23,7 @@ struct Settings {
   // A hash of the key that ncclSetEncryption() has requested. If it is not empty, it is the job key, and encryption is
   // on.
   std::string encryption_key;
+  std::string name;  // ncclConfig_t::commName, for profiler plugins; empty: not set
 };
 
 // A hash of the key that the last ncclSetEncryption() of this process has requested; empty: none. Thread-safe.
@@ -32,10 +33,10 @@ std::string requested_key();
 // function, and from requested_key().
 Result<Settings> environment_settings();
 
-// Returns `base`, changed by the fields of `config` that Tutti uses: `blocking` and `maxCTAs`. A null `config` changes
-// nothing. An environment variable takes precedence over the field of the same meaning. Errors (kInvalidArgument): a
-// config that was not initialised; an integer field that is out of range, even if Tutti does not use that field
-// (trafficClass has no range); minCTAs greater than maxCTAs.
+// Returns `base`, changed by the fields of `config` that Tutti uses: `blocking`, `maxCTAs` and `commName`. A null
+// `config` changes nothing. An environment variable takes precedence over the field of the same meaning. Errors
+// (kInvalidArgument): a config that was not initialised; an integer field that is out of range, even if Tutti does not
+// use that field (trafficClass has no range); minCTAs greater than maxCTAs.
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

@@ -297,6 +297,32 @@ TEST(EnvironmentVariables, CardsAreChosenAndSetAsForNccl) {
                        {"TUTTI_RDMA_TRAFFIC_CLASS", "106"}}));
 }
 
+TEST(EnvironmentVariables, PluginsForTunersAndProfilersAreTakenAndOthersRefusedWithTheReason) {
+  const auto settings = settings_of({{"NCCL_TUNER_PLUGIN", "mine"},
+                                     {"NCCL_PROFILER_PLUGIN", "none"},
+                                     {"NCCL_NET_PLUGIN", "none"},
+                                     {"NCCL_TUNER_CONFIG_FILE", "t.conf"},
+                                     {"NCCL_PROFILE_EVENT_MASK", "6"},
+                                     {"NCCL_INSPECTOR_ENABLE", "1"}});
+  EXPECT_EQ(settings.tuner_plugin, "mine");
+  EXPECT_EQ(settings.profiler_plugin, "none");
+  EXPECT_TRUE(settings.ignored.empty()) << settings.ignored.front();
+  EXPECT_EQ(settings.taken.size(), 2u);
+  EXPECT_FALSE(settings_of({}).tuner_plugin || settings_of({}).profiler_plugin);
+  EXPECT_NE(only(settings_of({{"NCCL_NET_PLUGIN", "ofi"}}).ignored).find("loads no net plugins: its transports also"),
+            std::string::npos);
+  EXPECT_NE(only(settings_of({{"NCCL_ENV_PLUGIN", "x"}}).ignored).find("loads no environment plugins"),
+            std::string::npos);
+}
+
+TEST(EnvironmentVariables, WhatTunersMayUseIsKeptAsBits) {
+  const auto settings = settings_of({{"NCCL_ALGO", "ring,tree;allgather:^ring"}, {"NCCL_PROTO", "^LL"}});
+  EXPECT_EQ(settings.allowed_algorithms, (AllowedBits{0b11, 0b11, 0b1111101, 0b11, 0b11}));
+  EXPECT_EQ(settings.allowed_protocols, all_allowed(0b110));
+  EXPECT_EQ(settings_of({}).allowed_algorithms, all_allowed(0b1111111));
+  EXPECT_EQ(settings_of({}).allowed_protocols, all_allowed(0b111));
+}
+
 TEST(EnvironmentVariables, WhatHasNoEffectIsSaidOnceWithItsReason) {
   EXPECT_NE(only(settings_of({{"NCCL_IB_PKEY", "1"}}).ignored).find("NCCL_IB_PKEY=1 has no effect: Tutti's verbs"),
             std::string::npos);

@@ -2,28 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cctype>
 #include <optional>
 #include <string>
 
 namespace tutti::nccl {
 namespace {
-
-// An algorithm of NCCL for one collective, and Tutti's algorithm that corresponds to it. There are no entries for
-// broadcast and reduce, because NCCL has only rings for these, so there is nothing to select.
-struct Counterpart {
-  CollectiveKind kind;
-  std::size_t number;   // index into kAlgorithmWords
-  Algorithm algorithm;  // Tutti's corresponding algorithm
-};
-constexpr auto kCounterparts = std::to_array<Counterpart>({
-    {CollectiveKind::kAllReduce, 0, Algorithm::kDoubleTree},
-    {CollectiveKind::kAllReduce, 1, Algorithm::kRing},
-    {CollectiveKind::kAllGather, 1, Algorithm::kRing},
-    {CollectiveKind::kAllGather, 6, Algorithm::kCirculant},
-    {CollectiveKind::kReduceScatter, 1, Algorithm::kRing},
-    {CollectiveKind::kReduceScatter, 6, Algorithm::kCirculant},
-});
 
 // A word of algSelection without its underscores and in lower case: "COLLNET_DIRECT_SIMPLE" and "CollNetDirect_simple"
 // give the same text.
@@ -64,7 +49,7 @@ Counterparts counterparts(CollectiveKind kind, std::uint32_t algorithms) {
   for (const Counterpart& one : kCounterparts) {
     if (one.kind != kind) continue;
     ++found.known;
-    if ((algorithms >> one.number & 1u) != 0) found.allowed.push_back(one.algorithm);
+    if ((algorithms & one.bit()) != 0) found.allowed.push_back(one.algorithm);
   }
   return found;
 }

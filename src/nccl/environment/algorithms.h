@@ -1,25 +1,17 @@
-// The algorithms of NCCL by name, and the algorithms of Tutti that correspond to them. For NCCL_ALGO, for
-// ncclCollConfig_t::algSelection and for tuner plugins. A table, and functions without state.
+// Sets of NCCL's algorithms: those of Tutti that correspond to them, and the texts of ncclCollConfig_t::algSelection.
+// Functions without state.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "nccl/environment/counterparts.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 
 namespace tutti::nccl {
-
-// NCCL's algorithms and protocols, as NCCL_ALGO and NCCL_PROTO spell them. The index of a word is the number of its bit
-// in a set of algorithms or protocols, and NCCL's own number for it.
-inline constexpr std::array<std::string_view, 7> kAlgorithmWords = {
-    "Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"};
-inline constexpr std::array<std::string_view, 3> kProtocolWords = {"LL", "LL128", "Simple"};
-inline constexpr std::uint32_t kAllAlgorithms = (1u << kAlgorithmWords.size()) - 1;
-inline constexpr std::uint32_t kAllProtocols = (1u << kProtocolWords.size()) - 1;
 
 // The algorithms of Tutti that correspond to algorithms of NCCL for one collective.
 struct Counterparts {

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "nccl/environment/algorithms.h"
+#include "nccl/environment/counterparts.h"
 #include "nccl/environment/names.h"
 #include "nccl/environment/parse.h"
 #include "tutti/version.h"
@@ -23,9 +24,6 @@ constexpr std::int64_t kMostCtas = 64;
 constexpr std::int64_t kLeastThreads = 64, kMostThreads = 512, kWarp = 32;
 constexpr std::int64_t kLeastSlot = kSlotUnit, kMostSlot = kMostSlotBytes;
 constexpr std::size_t kLongestInterfaces = 256, kLongestNodeId = 64;  // limits of TUTTI_INTERFACE, TUTTI_NODE_ID
-
-// Protocols, as bits: the index of a protocol is that in kProtocolWords.
-enum ProtocolBit : std::uint32_t { kLlBit = 1, kLl128Bit = 2, kSimpleBit = 4 };
 
 // The collective of each name in kFunctionNames.
 constexpr std::array<CollectiveKind, kListedFunctions> kFunctionKinds = {
@@ -63,6 +61,7 @@ class Reader {
     read_transports();
     read_sizes();
     read_ctas();
+    read_plugins();
     read_others();
     report_ignored();
     return std::move(settings_);
@@ -237,6 +236,7 @@ class Reader {
     const auto choice = parse_allowed_values("NCCL_ALGO", *text, kAlgorithmWords);
     if (!choice) return choice.error();
     record("NCCL_ALGO", *text);
+    settings_.allowed_algorithms = choice->allowed;
     bool none_at_all = true;
     for (std::size_t function = 0; function < kListedFunctions; ++function) {
       const Counterparts found = counterparts(kFunctionKinds[function], choice->allowed[function]);
@@ -259,6 +259,7 @@ class Reader {
     const auto choice = parse_allowed_values("NCCL_PROTO", *text, kProtocolWords);
     if (!choice) return choice.error();
     record("NCCL_PROTO", *text);
+    settings_.allowed_protocols = choice->allowed;
     std::uint32_t left = kAllProtocols;
     for (const std::uint32_t allowed : choice->allowed) left &= allowed;
     const bool alike = std::all_of(choice->allowed.begin(), choice->allowed.end(),
@@ -385,6 +386,16 @@ class Reader {
     } else if (least && *least > usual) {
       set("TUTTI_DEVICE_BLOCKS", std::to_string(*least));
     }
+  }
+
+  void read_plugins() {
+    const auto name = [&](std::string_view variable) {
+      const auto text = take(variable);
+      if (text) record(variable, *text);
+      return text;
+    };
+    settings_.tuner_plugin = name("NCCL_TUNER_PLUGIN");
+    settings_.profiler_plugin = name("NCCL_PROFILER_PLUGIN");
   }
 
   void read_others() {

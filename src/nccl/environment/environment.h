@@ -18,6 +18,8 @@
 
 #include "base/config.h"
 #include "bootstrap/interfaces.h"
+#include "nccl/environment/counterparts.h"
+#include "nccl/environment/parse.h"
 #include "tutti/result.h"
 #include "tutti/types.h"
 
@@ -43,6 +45,14 @@ struct TakenVariable {
   std::optional<std::int64_t> number;  // the same value; nothing if the variable is not a number
 };
 
+// For each collective of kFunctionNames, a bit for each algorithm or protocol that may be used.
+using AllowedBits = std::array<std::uint32_t, kListedFunctions>;
+constexpr AllowedBits all_allowed(std::uint32_t bits) {
+  AllowedBits allowed{};
+  allowed.fill(bits);
+  return allowed;
+}
+
 struct EnvironmentSettings {
   // TUTTI_* variables that follow from the NCCL_* variables. A TUTTI_* variable in the process's environment takes
   // precedence over the entry of the same name.
@@ -57,7 +67,14 @@ struct EnvironmentSettings {
   // NCCL_COMM_ID, "host:port": the ranks of ncclCommInitRank() and its variants meet there instead of through the
   // unique id. ncclCommGrow() still uses its unique id. Empty: not set.
   std::string root;
-  std::array<Algorithm, 10> algorithms{};        // from NCCL_ALGO, by CollectiveKind; kAuto: Tutti chooses
+  std::array<Algorithm, 10> algorithms{};  // from NCCL_ALGO, by CollectiveKind; kAuto: Tutti chooses
+  // NCCL_ALGO and NCCL_PROTO as bits, for tuner plugins; all bits: the variable is not set.
+  AllowedBits allowed_algorithms = all_allowed(kAllAlgorithms);
+  AllowedBits allowed_protocols = all_allowed(kAllProtocols);
+  // NCCL_TUNER_PLUGIN and NCCL_PROFILER_PLUGIN as they were set (plugins/plugin_file.h has their meaning); nothing: not
+  // set.
+  std::optional<std::string> tuner_plugin;
+  std::optional<std::string> profiler_plugin;
   std::int32_t version = Config().nccl_version;  // TUTTI_NCCL_VERSION
   bool prints_version = false;                   // NCCL_DEBUG requests that the version is printed
   bool all_parameters = false;                   // NCCL_PARAM_DUMP_ALL: TUTTI_* variables are listed as well

@@ -41,11 +41,13 @@ constexpr auto kMapped = std::to_array<std::string_view>({
     "NCCL_P2P_DISABLE",
     "NCCL_P2P_LEVEL",
     "NCCL_PARAM_DUMP_ALL",
+    "NCCL_PROFILER_PLUGIN",
     "NCCL_PROTO",
     "NCCL_RUN_DIAGNOSTICS",
     "NCCL_SHM_DISABLE",
     "NCCL_SOCKET_FAMILY",
     "NCCL_SOCKET_IFNAME",
+    "NCCL_TUNER_PLUGIN",
 });
 
 constexpr auto kForeign = std::to_array<std::string_view>({
@@ -55,6 +57,8 @@ constexpr auto kForeign = std::to_array<std::string_view>({
     "NCCL_DESYNC_DEBUG",
     "NCCL_ENABLE_TIMING",
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+    // Read by NVIDIA's example of a tuner plugin.
+    "NCCL_TUNER_CONFIG_FILE",
     // Read by build systems (the folder in which NCCL is installed) and by container images (the version of NCCL).
     "NCCL_DIR",
     "NCCL_HOME",
@@ -79,6 +83,11 @@ struct Family {
   std::string_view reason;
 };
 
+constexpr std::string_view kNoNetPlugins =
+    "Tutti loads no net plugins: its transports also register memory, report which ranks have failed, and have the "
+    "buffers and the message order that the proofs of plans assume, and the interface of net plugins offers only part "
+    "of this; TUTTI_TRANSPORT selects a transport";
+
 constexpr auto kFamilies = std::to_array<Family>({
     {"IB_", "Tutti's verbs transport chooses this setting by itself; docs/rdma.md lists the settings that exist"},
     {"IBVERBS_", "libibverbs.so.1 is always loaded from the system's library path"},
@@ -89,10 +98,9 @@ constexpr auto kFamilies = std::to_array<Family>({
     {"GIN_", "Tutti does not support network operations that GPUs start themselves yet"},
     {"GDAKI_", "Tutti does not support network operations that GPUs start themselves yet"},
     {"RMA_", "Tutti does not support network operations that GPUs start themselves yet"},
-    {"NET_PLUGIN", "Tutti loads no plugins of NCCL"},
-    {"TUNER_PLUGIN", "Tutti loads no plugins of NCCL"},
-    {"PROFILER_PLUGIN", "Tutti loads no plugins of NCCL"},
-    {"ENV_PLUGIN", "Tutti loads no plugins of NCCL"},
+    {"NET_PLUGIN", kNoNetPlugins},
+    {"ENV_PLUGIN",
+     "Tutti loads no environment plugins: all settings come from the environment and from configuration files"},
     {"NET", "it configures NCCL's networks: Tutti has its own, which TUTTI_TRANSPORT selects"},
     {"SOCKET_", "Tutti's TCP transport chooses its sockets and threads by itself"},
     {"NSOCKS_", "Tutti's TCP transport chooses its sockets and threads by itself"},
@@ -222,7 +230,6 @@ constexpr auto kKnown = std::to_array<KnownVariable>({
     {"P2P_READ_ENABLE", ""},
     {"P2P_USE_CUDA_MEMCPY", "0"},
     {"PAT_ENABLE", ""},
-    {"PROFILER_PLUGIN", "none"},
     {"PROXY_CPUSET", ""},
     {"PXN_C2C", "0"},
     {"PXN_DISABLE", "1"},
@@ -247,7 +254,6 @@ constexpr auto kKnown = std::to_array<KnownVariable>({
     {"TOPO_DUMP_FILE_RANK", ""},
     {"TOPO_FILE", ""},
     {"TREE_THRESHOLD", ""},
-    {"TUNER_PLUGIN", "none"},
     {"UID_STAGGER_RATE", ""},
     {"UID_STAGGER_THRESHOLD", ""},
     {"WIN_ENABLE", ""},
@@ -427,7 +433,10 @@ std::string device_list(std::string_view hca) {
 }
 
 bool is_foreign(std::string_view name) {
-  return name.starts_with("NCCL_TESTS_") || std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
+  // The last two: variables of NVIDIA's profiler plugins.
+  constexpr auto kPrefixes = std::to_array<std::string_view>({"NCCL_TESTS_", "NCCL_PROFILE_", "NCCL_INSPECTOR_"});
+  const bool by_prefix = std::ranges::any_of(kPrefixes, [&](std::string_view one) { return name.starts_with(one); });
+  return by_prefix || std::find(kForeign.begin(), kForeign.end(), name) != kForeign.end();
 }
 
 std::string why_ignored(std::string_view name, std::string_view value) {

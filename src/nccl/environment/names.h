@@ -12,8 +12,9 @@ namespace tutti::nccl {
 // The mapped variables, sorted by name: those for which environment.cc has a meaning.
 std::span<const std::string_view> mapped_names();
 
-// Whether `name` begins with NCCL_ but is read by other software (PyTorch, nccl-tests, build systems, container images)
-// and not by NCCL. Such variables are not reported to the user as variables without effect.
+// Whether `name` begins with NCCL_ but is read by other software (PyTorch, nccl-tests, NVIDIA's tuner and profiler
+// plugins, build systems, container images) and not by NCCL. Such variables are not reported to the user as variables
+// without effect.
 bool is_foreign(std::string_view name);
 
 // The reason why the variable `name`, which must not be in mapped_names(), has no effect. The text completes the
