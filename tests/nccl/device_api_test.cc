@@ -66,6 +66,34 @@ TEST(DeviceApi, SaysWhatACommunicatorCannotDo) {
   EXPECT_EQ(hashes[2], hashes[0]);
 }
 
+std::uint64_t hash_of(ncclComm_t comm) {
+  ncclCommProperties_t props = begun_properties();
+  EXPECT_EQ(ncclCommQueryProperties(comm, &props), ncclSuccess) << ncclGetLastError(comm);
+  return props.commHash;
+}
+
+TEST(DeviceApi, TheHashIsThatOfAllRanksAndOfOneCommunicator) {
+  std::uint64_t parents[3] = {}, split[3] = {}, shrunk[2] = {};
+  as_ranks(3, [&](ncclComm_t comm, int rank) {
+    parents[rank] = hash_of(comm);
+    ncclComm_t child = nullptr;
+    if (rank < 2) {  // rank 2 does not take part, and must have the same number for the next communicator
+      int excluded = 2;
+      ASSERT_EQ(ncclCommShrink(comm, &excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT), ncclSuccess);
+      shrunk[rank] = hash_of(child);
+      EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
+    }
+    ASSERT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclSuccess);
+    split[rank] = hash_of(child);
+    EXPECT_EQ(ncclCommDestroy(child), ncclSuccess);
+  });
+  EXPECT_THAT(split, testing::Each(split[0]));
+  EXPECT_EQ(shrunk[1], shrunk[0]);
+  EXPECT_NE(split[0], parents[0]);
+  EXPECT_NE(shrunk[0], parents[0]);
+  EXPECT_NE(shrunk[0], split[0]);
+}
+
 TEST(DeviceApi, WritesNoMorePropertiesThanTheProgramKnows) {
   as_ranks(1, [](ncclComm_t comm, int) {
     ncclCommProperties_t props = begun_properties();
