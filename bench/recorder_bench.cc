@@ -2,8 +2,8 @@
 // that the time of other programs on the machine is not counted:
 //   read_ticks   reading once the clock that the recorder uses, for comparison: the processor's time-stamp counter or,
 //                if that has no constant rate, CLOCK_MONOTONIC
-//   short_call   a call through mailboxes or mapped memory: writes its tag and its start. The end time is taken from
-//                the wait, if there was one
+//   short_call   a call through mailboxes or mapped memory: writes its tag and its start, and counts it. The end time
+//                is taken from the wait, if there was one
 //   long_call    any other call: reads the clock at its start and its end
 //   transfers    an exchange: also writes bytes and peer
 //   wait         the record that a waiting rank writes at most once every kWaitEveryNs (job/recorder.h)
@@ -31,7 +31,7 @@ class TemporaryRecorder {
     if (mkdtemp(name.data()) == nullptr) return;
     folder_ = name;
     auto opened = std::make_shared<RecordingFolder>(std::vector<std::string>{folder_}, Log(LogLevel::kWarn, 0));
-    recorder_ = Recorder::create(opened, {.job = 1, .communicator = 1, .transport = "none"});
+    recorder_ = Recorder::create(opened, {.job = 1, .communicator = 1, .ranks = 4, .transport = "none"});
   }
   ~TemporaryRecorder() {
     recorder_.reset();
@@ -68,14 +68,18 @@ void record(benchmark::State& state, const Operation& operation) {
 
 void short_call(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    recorder.end(recorder.begin(tag, recording::CallPath::kMailboxes), tag.sequence);
+    const std::uint64_t serial = recorder.begin(tag, recording::CallPath::kMailboxes);
+    recorder.count(tag.kind, tag.count, true);
+    recorder.end(serial, tag.sequence);
   });
 }
 BENCHMARK(short_call);
 
 void long_call(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
-    recorder.end(recorder.begin(tag, recording::CallPath::kMessages), recorder.now());
+    const std::uint64_t serial = recorder.begin(tag, recording::CallPath::kMessages);
+    recorder.count(tag.kind, tag.count, true);
+    recorder.end(serial, recorder.now());
   });
 }
 BENCHMARK(long_call);
@@ -83,6 +87,7 @@ BENCHMARK(long_call);
 void transfers(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
     const std::uint64_t serial = recorder.begin(tag, recording::CallPath::kTransfers);
+    recorder.count(tag.kind, 4096, true);
     recorder.add(serial, 4096, 1, 1);
     recorder.end(serial, recorder.now());
   });

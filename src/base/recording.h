@@ -9,7 +9,10 @@
 // serial is odd, or if the second copy differs. The same applies to WaitState, Failure and Anchor.
 //
 // Layout: a Header, then `capacity` records of operations that run on the host, then `device_capacity` records of
-// operations that run on GPUs.
+// operations that run on GPUs, then one PeerWait for each rank of the communicator.
+//
+// Records are overwritten by later ones. Totals and PeerWait count from the start of the communicator, and never
+// decrease.
 #pragma once
 
 #include <array>
@@ -26,10 +29,12 @@
 namespace tutti::recording {
 
 inline constexpr std::uint64_t kMagic = 0x31'63'65'72'74'75'74'54;  // "Ttutrec1" in a little-endian file
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kLeastCapacity = 16;
 inline constexpr std::uint32_t kMostCapacity = 65536;
 inline constexpr std::size_t kListedRanks = 32;
+inline constexpr std::size_t kTotalKinds = 12;  // CollectiveKind has 10 values so far
+inline constexpr std::size_t kTotalCodes = 16;  // ErrorCode has 12 values so far
 
 using Word = std::atomic<std::uint64_t>;  // relaxed accesses are ordinary loads and stores on all supported machines
 static_assert(Word::is_always_lock_free && sizeof(Word) == 8);
@@ -114,6 +119,31 @@ struct Failure {
 };
 static_assert(sizeof(Failure) == 1024);
 
+// Calls and bytes of one kind of call on the host.
+struct KindTotal {
+  // Calls that have begun, and collectives that have failed before they began. The segments of a long call count as one
+  // call, and so does a group of sends and receives.
+  Word calls;
+  Word bytes;  // the sum of their lengths, each the longer one of this rank's input and output
+};
+
+// `host` and `errors` belong to the thread that writes the records of the host, `device_calls` to the one that writes
+// the records of GPUs. So adding to a word needs no atomic read-modify-write.
+struct Totals {
+  std::array<KindTotal, kTotalKinds> host;     // by CollectiveKind; sends and receives are of kSendReceive
+  std::array<Word, kTotalKinds> device_calls;  // by CollectiveKind; the calls that were enqueued on a GPU
+  std::array<Word, kTotalCodes> errors;        // by ErrorCode
+};
+static_assert(sizeof(Totals) == 8 * (3 * kTotalKinds + kTotalCodes));
+
+// How long this rank has waited for one rank, in nanoseconds. Waits are sampled every 50 ms, and a wait counts from its
+// first sample, so a wait of less than 50 to 100 ms may not count.
+struct PeerWait {
+  Word waited_ns;  // time in which an operation made no progress and waited for this peer
+  Word absent_ns;  // time in which an operation made no progress and this peer had not entered the call
+};
+static_assert(sizeof(PeerWait) == 16);
+
 struct alignas(4096) Header {
   std::uint64_t magic;
   std::uint32_t version;
@@ -142,11 +172,15 @@ struct alignas(4096) Header {
   alignas(64) WaitState live;
   Failure first_failure;
   Failure last_failure;
+  alignas(64) Totals totals;
 };
 static_assert(sizeof(Header) == 4096 && std::is_standard_layout_v<Header>);
 
-constexpr std::size_t file_bytes(std::uint32_t capacity, std::uint32_t device_capacity) {
+constexpr std::size_t peer_waits_offset(std::uint32_t capacity, std::uint32_t device_capacity) {
   return sizeof(Header) + (std::size_t{capacity} + device_capacity) * sizeof(Record);
+}
+constexpr std::size_t file_bytes(std::uint32_t capacity, std::uint32_t device_capacity, std::uint32_t ranks) {
+  return peer_waits_offset(capacity, device_capacity) + ranks * sizeof(PeerWait);
 }
 
 // file_name() returns "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec", with job and communicator as 8 hexadecimal digits.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/transfer_text.h"
-#include "plan/buffer_bytes.h"
 
 namespace tutti {
 namespace {
@@ -14,15 +13,6 @@ recording::CallPath path_of(const Operation& operation) {
   if (operation.plan == nullptr) return recording::CallPath::kTransfers;
   if (operation.by_mailbox) return recording::CallPath::kMailboxes;
   return operation.direct ? recording::CallPath::kDirect : recording::CallPath::kMessages;
-}
-
-// The length in bytes of the longer one of this rank's input and output.
-std::uint64_t bytes_of(const Operation& operation, std::uint32_t rank) {
-  const Call& call = operation.call;
-  const Collective& collective = operation.plan->shape.collective;
-  // In a v-variant that runs as a plan, one of the two buffers has all blocks, and the tag has the sum of their counts.
-  if (!call.lengths.counts.empty()) return call.tag.count * call.element_bytes;
-  return longer_buffer_bytes(collective, rank, call.lengths.count * call.element_bytes);
 }
 
 // The readers of a recording calculate the length of a call from its tag. True if that is impossible: the tag has no
@@ -50,8 +40,9 @@ std::uint64_t exchanged_bytes(const Operation& operation) {
 void OperationRecorder::begin_collective(Operation& operation, std::uint8_t flags) {
   operation.recorded = context_.recorder->begin(operation.call.tag, path_of(operation), flags);
   context_.recorder->set_label(operation.recorded, operation.call.label);
-  if (!must_record_bytes(operation.call)) return;
-  context_.recorder->add(operation.recorded, bytes_of(operation, context_.rank), 0, 0);
+  const std::uint64_t bytes = recorded_bytes(operation.call, operation.plan->shape.collective, context_.rank);
+  context_.recorder->count(operation.call.tag.kind, bytes, !operation.follows);
+  if (must_record_bytes(operation.call)) context_.recorder->add(operation.recorded, bytes, 0, 0);
 }
 
 void OperationRecorder::record_begin(Operation& operation) {
@@ -64,8 +55,9 @@ void OperationRecorder::record_begin(Operation& operation) {
   const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
   operation.recorded = context_.recorder->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
   context_.recorder->set_label(operation.recorded, operation.call.label);
-  context_.recorder->add(operation.recorded, exchanged_bytes(operation), first.peer,
-                         static_cast<std::uint32_t>(operation.transfers.size()));
+  const std::uint64_t bytes = exchanged_bytes(operation);
+  context_.recorder->count(first.tag.kind, bytes, true);
+  context_.recorder->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
 }
 
 void OperationRecorder::record_end(Operation& operation, const Status& result) {

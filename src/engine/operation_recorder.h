@@ -10,8 +10,17 @@
 #include "engine/collective_tasks.h"
 #include "engine/engine_state.h"
 #include "engine/operation.h"
+#include "plan/buffer_bytes.h"
 
 namespace tutti {
+
+// The length in bytes of the longer one of this rank's input and output, for a collective that runs as a plan or
+// instead of one.
+inline std::uint64_t recorded_bytes(const Call& call, const Collective& collective, std::uint32_t rank) {
+  // In a v-variant that runs as a plan, one of the two buffers has all blocks, and the tag has the sum of their counts.
+  if (!call.lengths.counts.empty()) return call.tag.count * call.element_bytes;
+  return longer_buffer_bytes(collective, rank, call.lengths.count * call.element_bytes);
+}
 
 class OperationRecorder {
  public:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/exceptions.h"
+#include "engine/operation_recorder.h"
 #include "plan/collective.h"
 
 namespace tutti {
@@ -82,6 +83,8 @@ bool ShortCalls::run_past_queue(std::unique_lock<std::mutex>& lock, Operation& o
   if (context_.recorder != nullptr) {
     operation.recorded = context_.recorder->begin(call.tag, path);
     context_.recorder->set_label(operation.recorded, call.label);
+    const std::uint64_t bytes = recorded_bytes(call, operation.plan->shape.collective, context_.rank);
+    context_.recorder->count(call.tag.kind, bytes, true);
   }
   if (operation.direct) {
     start(tasks_.select_single_copy(), call, waited_until);

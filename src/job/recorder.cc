@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/exceptions.h"
+#include "tutti/collectives.h"
 #include "tutti/version.h"
 
 namespace tutti {
@@ -18,6 +19,9 @@ using recording::Failure;
 using recording::Header;
 using recording::Record;
 using recording::WaitState;
+
+static_assert(kCollectiveTable.size() <= recording::kTotalKinds);
+static_assert(static_cast<std::size_t>(kLastErrorCode) < recording::kTotalCodes);
 
 std::uint32_t device_capacity_of(std::uint32_t capacity) { return std::max(capacity / 4, recording::kLeastCapacity); }
 
@@ -70,12 +74,13 @@ std::unique_ptr<Recorder> Recorder::create(const std::shared_ptr<RecordingFolder
   TUTTI_ASSERT(std::has_single_bit(options.capacity));
   const std::uint32_t job = recording::fold(options.job);
   std::string name = recording::file_name(job, recording::fold(options.communicator), options.rank, getpid());
-  auto file = folder->make(name, recording::file_bytes(options.capacity, device_capacity_of(options.capacity)));
+  auto file =
+      folder->make(name, recording::file_bytes(options.capacity, device_capacity_of(options.capacity), options.ranks));
   if (file == nullptr) return nullptr;
   try {
     std::unique_ptr<Recorder> recorder(
         // The constructor is private, so make_unique cannot be used.
-        new Recorder(folder, std::move(file), name, options.capacity));
+        new Recorder(folder, std::move(file), name, options));
     recorder->fill(options);
     return recorder;
   } catch (...) {
@@ -85,15 +90,16 @@ std::unique_ptr<Recorder> Recorder::create(const std::shared_ptr<RecordingFolder
 }
 
 Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<MappedRecording> file, std::string name,
-                   std::uint32_t capacity)
+                   const RecorderOptions& options)
     : folder_(std::move(folder)),
       file_(std::move(file)),
       name_(std::move(name)),
       header_(reinterpret_cast<Header*>(file_->data())),
       records_(reinterpret_cast<Record*>(file_->data() + sizeof(Header))),
-      mask_(capacity - 1),
-      device_records_(records_ + capacity),
-      device_mask_(device_capacity_of(capacity) - 1),
+      mask_(options.capacity - 1),
+      device_records_(records_ + options.capacity),
+      device_mask_(device_capacity_of(options.capacity) - 1),
+      peer_waits_(reinterpret_cast<recording::PeerWait*>(device_records_ + device_mask_ + 1), options.ranks),
       ticks_(recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs),
       process_(getpid()) {}
 
@@ -174,10 +180,24 @@ void Recorder::failed(const Error& error, std::uint64_t sequence) {
     write_failure(header_->first_failure, error, sequence, ticks);
   }
   write_failure(header_->last_failure, error, sequence, ticks);
+  add_to(header_->totals.errors[static_cast<std::size_t>(error.code)], 1);
+}
+
+// Only samples that follow each other in one wait add time. So a wait counts from its first sample on.
+void Recorder::add_to_waits(const Wait& wait, std::int64_t waited_ns) {
+  const auto ns = static_cast<std::uint64_t>(std::clamp(waited_ns, std::int64_t{0}, kMostWaitStepNs));
+  for (const std::uint32_t peer : wait.waited) {
+    TUTTI_ASSERT(peer < peer_waits_.size());
+    add_to(peer_waits_[peer].waited_ns, ns);
+  }
+  for (const std::uint32_t peer : wait.absent) {
+    TUTTI_ASSERT(peer < peer_waits_.size());
+    add_to(peer_waits_[peer].absent_ns, ns);
+  }
 }
 
 void Recorder::waits(const Wait& wait, std::int64_t now_ns) {
-  last_wait_ns_ = now_ns;
+  const std::int64_t since_last_ns = now_ns - std::exchange(last_wait_ns_, now_ns);
   set_anchor();
   WaitState& live = header_->live;
   const SequenceLock lock(live);
@@ -186,6 +206,8 @@ void Recorder::waits(const Wait& wait, std::int64_t now_ns) {
     live.since.store(ticks, std::memory_order_relaxed);
     waiting_serial_ = wait.serial;
     waiting_sequence_ = wait.sequence;
+  } else {
+    add_to_waits(wait, since_last_ns);
   }
   live.operation.store(wait.serial, std::memory_order_relaxed);
   live.sequence.store(wait.sequence, std::memory_order_relaxed);
@@ -206,6 +228,7 @@ void Recorder::enqueued(const CallTag& tag, std::uint64_t label) {
   write(record, tag, {.state = recording::State::kEnqueued, .way = recording::CallPath::kDevice});
   if (label != 0) set_label_of(record, serial, label);
   record.serial.store(serial, std::memory_order_release);
+  add_to(header_->totals.device_calls[tag.kind], 1);
 }
 
 }  // namespace tutti

@@ -55,6 +55,13 @@ class Recorder {
     if ((serial & kAnchorMask) == 0) set_anchor();
     return serial;
   }
+  // Adds a call on the host, or one segment of it, to the totals. `kind` is a CollectiveKind, and `bytes` the length of
+  // the call or of the segment. `is_call` is false for each segment of a long call except its first one.
+  void count(std::uint8_t kind, std::uint64_t bytes, bool is_call) {
+    recording::KindTotal& total = header_->totals.host[kind];
+    if (is_call) add_to(total.calls, 1);
+    add_to(total.bytes, bytes);
+  }
   // Records that the operation completed successfully at `ticks`.
   void end(std::uint64_t serial, std::uint64_t ticks) {
     recording::Record& record = record_at(serial);
@@ -97,9 +104,17 @@ class Recorder {
  private:
   static constexpr std::uint64_t kAnchorMask = 2047;  // every 1024th operation reads the clocks
   static constexpr std::int64_t kWaitEveryNs = 50'000'000;
+  // The longest time between two samples of a wait that counts as waiting. If more time has passed, this rank itself
+  // was probably stopped meanwhile.
+  static constexpr std::int64_t kMostWaitStepNs = 1'000'000'000;
 
   Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<MappedRecording> file, std::string name,
-           std::uint32_t capacity);
+           const RecorderOptions& options);
+  // Adds to a word that only the calling thread changes.
+  static void add_to(recording::Word& word, std::uint64_t amount) {
+    word.store(word.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+  void add_to_waits(const Wait& wait, std::int64_t waited_ns);
   recording::Record& record_at(std::uint64_t serial) const { return records_[(serial / 2 - 1) & mask_]; }
   static void set_label_of(recording::Record& record, std::uint64_t serial, std::uint64_t label) {
     record.label.store(label, std::memory_order_relaxed);
@@ -128,6 +143,7 @@ class Recorder {
   const std::uint64_t mask_;
   recording::Record* const device_records_;
   const std::uint64_t device_mask_;
+  const std::span<recording::PeerWait> peer_waits_;  // by rank
   const recording::Ticks ticks_;
   const std::int32_t process_;
   std::uint64_t next_ = 0;  // the last serial number that was used

@@ -120,6 +120,8 @@ void put_recording(const Folder& folder) {
   if (const auto recorder = Recorder::create(files, {.ranks = 4, .transport = "shm", .capacity = 16})) {
     const CallTag tag{.sequence = 1, .count = 100};
     recorder->end(recorder->begin(tag, recording::CallPath::kMessages), recorder->now());
+    recorder->count(tag.kind, 400, true);
+    recorder->failed({ErrorCode::kTimeout, ErrorScope::kCommunicator, 1, "late"}, 1);
     for (const auto& entry : std::filesystem::directory_iterator(name)) {
       std::ifstream file(entry.path(), std::ios::binary);
       folder.put("recording_fuzzer", "one", {std::istreambuf_iterator<char>(file), {}});

@@ -28,7 +28,9 @@ namespace {
 using recording::Header;
 using recording::Record;
 
-constexpr std::size_t kMostBytes = recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity);
+constexpr std::uint32_t kMostRanks = 65535;
+constexpr std::size_t kMostRecordingBytes =
+    recording::file_bytes(recording::kMostCapacity, recording::kMostCapacity, kMostRanks);
 constexpr int kTries = 4;  // most tries, each with two copies of the file, to parse it without a torn record
 // The rate of the tick counter is calculated from two readings of both clocks, at least this many nanoseconds apart.
 constexpr double kLeastBaseNs = 1e6;
@@ -196,6 +198,36 @@ std::optional<RecordedWait> parse_wait(std::span<const std::byte> first, std::sp
   return wait;
 }
 
+// Each word is written at once, so one copy of the file is sufficient.
+RecordedTotals parse_totals(std::span<const std::byte> file) {
+  using recording::KindTotal;
+  using recording::Totals;
+  const std::size_t at = offsetof(Header, totals);
+  RecordedTotals totals;
+  for (std::size_t i = 0; i < totals.kinds.size(); ++i) {
+    const std::size_t host = at + offsetof(Totals, host) + i * sizeof(KindTotal);
+    totals.kinds[i].calls = word_at(file, host + offsetof(KindTotal, calls));
+    totals.kinds[i].bytes = word_at(file, host + offsetof(KindTotal, bytes));
+    totals.kinds[i].device_calls = word_at(file, at + offsetof(Totals, device_calls) + i * sizeof(recording::Word));
+  }
+  for (std::size_t i = 0; i < totals.errors.size(); ++i) {
+    totals.errors[i] = word_at(file, at + offsetof(Totals, errors) + i * sizeof(recording::Word));
+  }
+  return totals;
+}
+
+std::vector<RecordedPeerWait> parse_peer_waits(std::span<const std::byte> file, std::size_t offset,
+                                               std::uint32_t ranks) {
+  using recording::PeerWait;
+  std::vector<RecordedPeerWait> waits(ranks);
+  for (std::size_t i = 0; i < waits.size(); ++i) {
+    const std::size_t at = offset + i * sizeof(PeerWait);
+    waits[i] = {.waited_ns = word_at(file, at + offsetof(PeerWait, waited_ns)),
+                .absent_ns = word_at(file, at + offsetof(PeerWait, absent_ns))};
+  }
+  return waits;
+}
+
 // Returns the state, according to /proc, of the process that wrote the file. Returns kUnknown if it was a process of
 // another machine, boot or process namespace, or if that cannot be determined.
 ProcessState process_state(std::span<const std::byte> file) {
@@ -222,7 +254,7 @@ Result<std::vector<std::byte>> copy_of(int fd, const std::string& path) {
   if (fstat(fd, &about) != 0) return cannot_read(path, errno);
   if (!S_ISREG(about.st_mode)) return cannot_read(path, S_ISDIR(about.st_mode) ? EISDIR : EINVAL);
   const auto bytes = static_cast<std::size_t>(about.st_size);
-  if (bytes > kMostBytes) return refused(fmt::format("{} is no recording: it has {} bytes", path, bytes));
+  if (bytes > kMostRecordingBytes) return refused(fmt::format("{} is no recording: it has {} bytes", path, bytes));
   std::vector<std::byte> copy(bytes);
   std::size_t got = 0;
   while (got < bytes) {
@@ -271,21 +303,23 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   }
   const auto capacity = number_at<std::uint32_t>(second, offsetof(Header, capacity));
   const auto device_capacity = number_at<std::uint32_t>(second, offsetof(Header, device_capacity));
+  const auto ranks = number_at<std::uint32_t>(second, offsetof(Header, ranks));
+  if (ranks > kMostRanks) return refused("the recording is damaged: its ranks cannot be right");
   if (capacity == 0 || capacity > recording::kMostCapacity || device_capacity == 0 ||
       device_capacity > recording::kMostCapacity ||
       number_at<std::uint32_t>(second, offsetof(Header, header_bytes)) != sizeof(Header) ||
       number_at<std::uint32_t>(second, offsetof(Header, record_bytes)) != sizeof(Record) ||
-      second.size() != recording::file_bytes(capacity, device_capacity)) {
+      second.size() != recording::file_bytes(capacity, device_capacity, ranks)) {
     return refused("the recording is damaged: its lengths do not fit each other");
   }
   Recording read;
   read.job = number_at<std::uint32_t>(second, offsetof(Header, job));
   read.communicator = number_at<std::uint32_t>(second, offsetof(Header, communicator));
   read.rank = number_at<std::uint32_t>(second, offsetof(Header, rank));
-  read.ranks = number_at<std::uint32_t>(second, offsetof(Header, ranks));
+  read.ranks = ranks;
   read.job_rank = number_at<std::uint32_t>(second, offsetof(Header, job_rank));
   read.pid = number_at<std::int32_t>(second, offsetof(Header, pid));
-  if (read.rank >= read.ranks || read.ranks > 65535 || read.pid <= 0) {
+  if (read.rank >= read.ranks || read.pid <= 0) {
     return refused("the recording is damaged: its ranks cannot be right");
   }
   read.host = text_at(second, offsetof(Header, host), sizeof(Header::host));
@@ -293,8 +327,8 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   read.release = text_at(second, offsetof(Header, release), sizeof(Header::release));
   read.transport = text_at(second, offsetof(Header, transport), sizeof(Header::transport));
   const std::string boot = text_at(second, offsetof(Header, boot), sizeof(Header::boot));
-  const bool here = !boot.empty() && boot == recording::own_boot();
-  const TickConverter times(second, here ? now : ClockReading{});
+  read.of_this_machine = !boot.empty() && boot == recording::own_boot();
+  const TickConverter times(second, read.of_this_machine ? now : ClockReading{});
   const auto time_at = [&](std::size_t offset) -> std::optional<std::int64_t> {
     const std::uint64_t ticks = word_at(second, offset);
     return ticks == 0 ? std::nullopt : std::optional(times.unix_ns(ticks));
@@ -310,6 +344,8 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   read.wait = parse_wait(first, second, times);
   read.first_failure = parse_failure(first, second, offsetof(Header, first_failure), times);
   read.last_failure = parse_failure(first, second, offsetof(Header, last_failure), times);
+  read.totals = parse_totals(second);
+  read.peer_waits = parse_peer_waits(second, recording::peer_waits_offset(capacity, device_capacity), ranks);
   read.process = process_state(second);
   return read;
 }
@@ -371,6 +407,20 @@ void sort_recordings(std::vector<Recording>& recordings) {
     };
     return place(a) < place(b);
   });
+}
+
+void keep_newest_of_each_rank(std::vector<Recording>& recordings) {
+  std::vector<Recording> newest;
+  for (Recording& one : recordings) {
+    const bool again = !newest.empty() && newest.back().job == one.job &&
+                       newest.back().communicator == one.communicator && newest.back().rank == one.rank;
+    if (!again) {
+      newest.push_back(std::move(one));
+    } else if (newest.back().made_ns < one.made_ns) {
+      newest.back() = std::move(one);
+    }
+  }
+  recordings = std::move(newest);
 }
 
 std::string describe(const RecordedCall& call) {

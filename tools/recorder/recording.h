@@ -2,6 +2,7 @@
 // may be writing to them. /proc provides the states of the processes that created them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -59,6 +60,23 @@ struct RecordedFailure {
   std::string text;
 };
 
+// Sums over the life of a communicator (recording::Totals).
+struct RecordedTotals {
+  struct Kind {
+    std::uint64_t calls = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t device_calls = 0;
+  };
+  std::array<Kind, recording::kTotalKinds> kinds{};            // by CollectiveKind
+  std::array<std::uint64_t, recording::kTotalCodes> errors{};  // by ErrorCode
+};
+
+// How long the rank has waited for one peer (recording::PeerWait).
+struct RecordedPeerWait {
+  std::uint64_t waited_ns = 0;
+  std::uint64_t absent_ns = 0;
+};
+
 // The state of a process. kUnknown: the process is on another machine, or of another boot or process namespace, or that
 // cannot be determined.
 enum class ProcessState : std::uint8_t { kRunning, kSleeping, kBlocked, kStopped, kDead, kUnknown };
@@ -90,6 +108,10 @@ struct Recording {
   std::optional<RecordedWait> wait{};
   std::optional<RecordedFailure> first_failure{};
   std::optional<RecordedFailure> last_failure{};
+  RecordedTotals totals;
+  std::vector<RecordedPeerWait> peer_waits;  // by rank of the communicator
+  // Whether the file was written since this machine has started, perhaps by a process in another process namespace.
+  bool of_this_machine = false;
   ProcessState process = ProcessState::kUnknown;
 
   const RecordedCall* last() const { return calls.empty() ? nullptr : &calls.back(); }
@@ -128,6 +150,9 @@ std::vector<Recording> read_recordings(const std::vector<std::string>& folders, 
 // Sorts by job, then by communicator (the first communicator of the job before the others), then by rank and process
 // id.
 void sort_recordings(std::vector<Recording>& recordings);
+
+// Removes recordings so that each rank of a communicator has only one, the newest. Requires sorted recordings.
+void keep_newest_of_each_rank(std::vector<Recording>& recordings);
 
 // A call as text, for example "all_reduce #12 (8 float32, sum, ring)" or "send #3 to rank 2 (8 float32)".
 std::string describe(const RecordedCall& call);

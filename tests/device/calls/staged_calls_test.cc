@@ -319,9 +319,15 @@ TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
   });
 }
 
-// Sums the bytes of all records in the only recording of `rank` in the folder.
-std::uint64_t recorded_bytes(const std::string& folder, std::uint32_t rank) {
-  std::uint64_t bytes = 0;
+struct RecordedSums {
+  std::uint64_t record_bytes = 0;  // of all records
+  std::uint64_t total_bytes = 0;   // recording::Totals of all_reduce
+  std::uint64_t total_calls = 0;
+};
+
+// Reads the only recording of `rank` in the folder.
+RecordedSums recorded_sums(const std::string& folder, std::uint32_t rank) {
+  RecordedSums sums;
   int found = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().string().find("-r" + std::to_string(rank) + "-p") == std::string::npos) continue;
@@ -334,15 +340,21 @@ std::uint64_t recorded_bytes(const std::string& folder, std::uint32_t rank) {
       std::memcpy(words, text.data() + at, sizeof(words));
       const auto word = [&](std::size_t offset) { return words[offset / sizeof(std::uint64_t)]; };
       const bool valid = word(offsetof(recording::Record, extra_serial)) == word(offsetof(recording::Record, serial));
-      if (valid) bytes += word(offsetof(recording::Record, bytes));
+      if (valid) sums.record_bytes += word(offsetof(recording::Record, bytes));
     }
+    recording::KindTotal total;
+    static_assert(static_cast<int>(CollectiveKind::kAllReduce) == 0, "the first one of Totals::host is read");
+    const std::size_t at = offsetof(recording::Header, totals) + offsetof(recording::Totals, host);
+    std::memcpy(static_cast<void*>(&total), text.data() + at, sizeof(total));
+    sums.total_bytes = total.bytes;
+    sums.total_calls = total.calls;
   }
   EXPECT_EQ(found, 1);
-  return bytes;
+  return sums;
 }
 
 // A long call is cut into segments, which all have the tag of the whole call. So the recorder must write the length of
-// each segment.
+// each segment. In the totals the segments are one call.
 TEST(StagedCalls, SegmentsAreRecordedWithTheirOwnLengths) {
   constexpr std::size_t kBytes = 3 * detail::kSegmentBytes;
   std::string folder = std::filesystem::temp_directory_path() / "tutti-segments-XXXXXX";
@@ -361,7 +373,12 @@ TEST(StagedCalls, SegmentsAreRecordedWithTheirOwnLengths) {
       EXPECT_TRUE(status.ok()) << to_string(status.error());
       gpu.synchronize();
     });
-    for (std::uint32_t rank = 0; rank < 2; ++rank) EXPECT_EQ(recorded_bytes(folder, rank), kBytes) << rank;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      const RecordedSums sums = recorded_sums(folder, rank);
+      EXPECT_EQ(sums.record_bytes, kBytes) << rank;
+      EXPECT_EQ(sums.total_bytes, kBytes) << rank;
+      EXPECT_EQ(sums.total_calls, 1U) << rank;
+    }
   }
   std::filesystem::remove_all(folder);
 }

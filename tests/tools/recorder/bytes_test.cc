@@ -48,7 +48,11 @@ std::vector<std::uint64_t> recorded_bytes(const Body& body) {
     std::vector<std::string> errors;
     for (const Recording& one : read_recordings({folder}, errors)) {
       EXPECT_EQ(one.calls.size(), 1U);
-      if (!one.calls.empty()) bytes.push_back(bytes_of(one.calls.front(), one));
+      if (one.calls.empty()) continue;
+      bytes.push_back(bytes_of(one.calls.front(), one));
+      const RecordedTotals::Kind& total = one.totals.kinds[one.calls.front().tag.kind];
+      EXPECT_EQ(total.calls, 1U);
+      EXPECT_EQ(total.bytes, bytes.back());
     }
     EXPECT_TRUE(errors.empty());
   }

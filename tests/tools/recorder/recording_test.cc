@@ -153,6 +153,76 @@ TEST(Recording, OnlyTheWaitOfTheCallUnderWayCounts) {
   EXPECT_EQ(folder.only().current_wait(), nullptr);
 }
 
+TEST(Recording, TotalsCountCallsThatWereOverwritten) {
+  const Folder folder;
+  const auto recorder = recorder_in(folder);
+  const auto all_reduce = static_cast<std::uint8_t>(CollectiveKind::kAllReduce);
+  const auto all_gather = static_cast<std::uint8_t>(CollectiveKind::kAllGather);
+  for (std::uint64_t sequence = 1; sequence <= 40; ++sequence) {
+    recorder->end(recorder->begin(tag_of(sequence), recording::CallPath::kDirect), recorder->now());
+    recorder->count(all_reduce, 100, true);
+  }
+  recorder->count(all_gather, 1000, true);
+  recorder->count(all_gather, 500, false);  // the second segment of the same call
+  recorder->enqueued(tag_of(41), 0);
+  recorder->enqueued(tag_of(42), 0);
+  recorder->failed({ErrorCode::kTimeout, ErrorScope::kCommunicator, 1, "late"}, 40);
+  recorder->failed({ErrorCode::kDamaged, ErrorScope::kCommunicator, 1, "damaged"}, 40);
+  recorder->failed({ErrorCode::kTimeout, ErrorScope::kCommunicator, 1, "late"}, 40);
+  const RecordedTotals totals = folder.only().totals;
+  EXPECT_EQ(totals.kinds[all_reduce].calls, 40U);
+  EXPECT_EQ(totals.kinds[all_reduce].bytes, 4000U);
+  EXPECT_EQ(totals.kinds[all_reduce].device_calls, 2U);
+  EXPECT_EQ(totals.kinds[all_gather].calls, 1U);
+  EXPECT_EQ(totals.kinds[all_gather].bytes, 1500U);
+  EXPECT_EQ(totals.kinds[all_gather].device_calls, 0U);
+  EXPECT_EQ(totals.errors[static_cast<std::size_t>(ErrorCode::kTimeout)], 2U);
+  EXPECT_EQ(totals.errors[static_cast<std::size_t>(ErrorCode::kDamaged)], 1U);
+  EXPECT_EQ(totals.errors[static_cast<std::size_t>(ErrorCode::kAborted)], 0U);
+}
+
+TEST(Recording, WaitsForAPeerAreSummed) {
+  constexpr std::int64_t kMs = 1'000'000;
+  const Folder folder;
+  const auto recorder = recorder_in(folder);
+  const std::vector<std::uint32_t> waited{1, 2};
+  const std::vector<std::uint32_t> absent{2};
+  const auto sample = [&](std::uint64_t serial, std::int64_t now_ms) {
+    recorder->waits({.serial = serial, .sequence = serial / 2, .waited = waited, .absent = absent, .text = "no value"},
+                    now_ms * kMs);
+  };
+  sample(2, 1000);  // the wait counts from here on
+  sample(2, 1050);
+  sample(2, 1100);
+  recorder->moved();
+  sample(2, 1900);  // it made progress between the samples
+  sample(2, 1960);
+  sample(4, 2500);  // another call
+  sample(4, 2501);
+  sample(4, 900'000);  // this rank was stopped; at most one second counts
+  const Recording read = folder.only();
+  ASSERT_EQ(read.peer_waits.size(), 4U);
+  constexpr std::uint64_t kSumNs = (100 + 60 + 1 + 1000) * kMs;
+  EXPECT_EQ(read.peer_waits[1].waited_ns, kSumNs);
+  EXPECT_EQ(read.peer_waits[2].waited_ns, kSumNs);
+  EXPECT_EQ(read.peer_waits[2].absent_ns, kSumNs);
+  EXPECT_EQ(read.peer_waits[1].absent_ns, 0U);
+  EXPECT_EQ(read.peer_waits[0].waited_ns + read.peer_waits[3].waited_ns, 0U);
+}
+
+TEST(Recording, OfTwoOfOneRankTheNewerOneIsKept) {
+  std::vector<Recording> all(4);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    all[i].rank = i / 2;
+    all[i].pid = static_cast<std::int32_t>(i + 1);
+    all[i].made_ns = i == 0 ? 100 : i;
+  }
+  keep_newest_of_each_rank(all);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].pid, 1);
+  EXPECT_EQ(all[1].pid, 4);
+}
+
 TEST(Recording, ACommunicatorThatEndsWellLeavesAFewFilesOnly) {
   const Folder folder;
   const auto opened = folder.open();
