@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/recorder/doctor.h"
+#include "tools/recorder/flight_dump.h"
 #include "tools/recorder/recording.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
@@ -21,5 +22,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<Recording> all{*read, *read};
   if (doctor_report(all, kNowNs).empty() || chrome_trace(all, kNowNs).empty()) std::abort();
   top_table(all, kNowNs);
+  if (flight_dumps(std::vector<Recording>{*read}).dumps.size() != 1) std::abort();
   return 0;
 }

@@ -11,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/config.h"
 #include "base/recording.h"
 #include "tools/common/exit_status.h"
@@ -21,6 +23,7 @@
 #include "tools/common/messages.h"
 #include "tools/common/validators.h"
 #include "tools/recorder/doctor.h"
+#include "tools/recorder/flight_dump.h"
 #include "tools/recorder/recording.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
@@ -50,6 +53,7 @@ struct DoctorCommand {
   RecordingSelection selection;
   std::vector<std::string> files;
   std::string trace;
+  std::string torch_dump;  // the beginning of the names of the dumps; empty: no dumps
 };
 
 void add_selection_options(CLI::App& command, RecordingSelection& selection) {
@@ -100,34 +104,40 @@ int run_top(const TopCommand& command) {
   }
 }
 
-// Reads the files that the user has named; if the user has also named a job, only its recordings are returned. If there
-// are no named files: reads the recordings of the named job, or of the newest job.
-Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
+// Prints the errors of files that the user did not name.
+void print_read_errors(std::string_view command, const std::vector<std::string>& read_errors) {
+  const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
+  for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti {}: {}\n", command, read_errors[i]);
+  // The other files are only counted, because many unreadable files are usually those of processes that were killed
+  // while they created their recordings.
+  if (printed < read_errors.size()) {
+    fmt::print(stderr, "tutti {}: and {} more files that cannot be read\n", command, read_errors.size() - printed);
+  }
+}
+
+// Reads the files that the user has named; if the user has also named a job, only its recordings are returned.
+Result<std::vector<Recording>> read_named(const std::vector<std::string>& files, const std::string& job) {
   std::vector<Recording> recordings;
-  for (const std::string& path : command.files) {
+  for (const std::string& path : files) {
     auto read = read_recording(path);
     if (!read) return read.error();
     recordings.push_back(*std::move(read));
   }
-  if (!command.files.empty()) {
-    sort_recordings(recordings);
-    const std::string& job = command.selection.job;
-    if (!job.empty()) recordings = of_job(std::move(recordings), job);
-    if (!recordings.empty()) return recordings;
-    return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
-                 fmt::format("none of the files is a recording of job {}: leave --job out, or name other files", job)};
-  }
+  sort_recordings(recordings);
+  if (!job.empty()) recordings = of_job(std::move(recordings), job);
+  if (!recordings.empty()) return recordings;
+  return Error{ErrorCode::kSystem, ErrorScope::kCall, -1,
+               fmt::format("none of the files is a recording of job {}: leave --job out, or name other files", job)};
+}
+
+// Reads the named files. If there are none: reads the recordings of the named job, or of the newest job.
+Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
+  if (!command.files.empty()) return read_named(command.files, command.selection.job);
   auto folders = folders_of(command.selection);
   if (!folders) return folders.error();
   std::vector<std::string> read_errors;
-  recordings = read_recordings(*folders, read_errors);
-  const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
-  for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti doctor: {}\n", read_errors[i]);
-  // The other files are only counted, because many unreadable files are usually those of processes that were killed
-  // while they created their recordings.
-  if (printed < read_errors.size()) {
-    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", read_errors.size() - printed);
-  }
+  std::vector<Recording> recordings = read_recordings(*folders, read_errors);
+  print_read_errors("doctor", read_errors);
   if (!recordings.empty()) {
     const std::string job = command.selection.job.empty() ? newest_job(recordings) : command.selection.job;
     recordings = of_job(std::move(recordings), job);
@@ -141,14 +151,35 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   return recordings;
 }
 
+// Writes the dump of each rank to a file whose name is `prefix` and the number of the rank.
+Status write_torch_dumps(const std::string& prefix, std::vector<Recording> recordings) {
+  if (recordings.front().job != recordings.back().job) {  // they are sorted by job
+    return Error{ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+                 "--torch-dump: the files are recordings of several jobs: choose one with --job"};
+  }
+  keep_newest_of_each_rank(recordings);
+  const FlightDumps made = flight_dumps(recordings);
+  for (const FlightDump& dump : made.dumps) {
+    TUTTI_TRY(write_file(fmt::format("{}{}", prefix, dump.rank), dump.pickle));
+  }
+  if (made.unmatched_calls > 0) {
+    fmt::print(stderr,
+               "tutti doctor: {} calls are in no dump, because their counterparts on other ranks are not known "
+               "(docs/recorder.md)\n",
+               made.unmatched_calls);
+  }
+  return {};
+}
+
 int run_doctor(const DoctorCommand& command) {
   const auto recordings = read_for_doctor(command);
   if (!recordings) return report("doctor", recordings.error());
   const std::int64_t now_ns = recording::unix_ns();
   fmt::print("{}", doctor_report(*recordings, now_ns));
   if (!flush_output("doctor")) return kExitFailure;
-  if (command.trace.empty()) return kExitSuccess;
-  const Status written = write_file(command.trace, chrome_trace(*recordings, now_ns));
+  Status written;
+  if (!command.trace.empty()) written = write_file(command.trace, chrome_trace(*recordings, now_ns));
+  if (written.ok() && !command.torch_dump.empty()) written = write_torch_dumps(command.torch_dump, *recordings);
   return written.ok() ? kExitSuccess : report("doctor", written.error());
 }
 
@@ -171,6 +202,10 @@ void add_doctor_command(CLI::App& app, int& exit_status) {
   doctor->add_option("files", command->files, "Recordings of one or several jobs (default: all of the newest job)");
   add_selection_options(*doctor, command->selection);
   doctor->add_option("--trace", command->trace, "Also write a trace for Perfetto (ui.perfetto.dev) to this file");
+  doctor->add_option(
+      "--torch-dump", command->torch_dump,
+      "Also write dumps of PyTorch's flight recorder, for torchfrtrace: one file for each rank, with this "
+      "name and the rank's number, for example dumps/rank_");
   doctor->callback([command, &exit_status] { exit_status = run_doctor(*command); });
 }
 
