@@ -112,7 +112,8 @@ std::string fault_of(const CLI::App& app, const std::vector<std::string>& words,
 // --help skips the check. `perf` and `train` check the variables themselves before they start ranks. `run` leaves the
 // check to the program that it starts, which may change the variables.
 std::optional<int> check_environment(const std::vector<std::string>& words) {
-  constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo", "sim", "tune", "top", "doctor"};
+  constexpr std::string_view kCommands[] = {"plan", "points", "verify", "topo",   "sim",
+                                            "tune", "top",    "doctor", "metrics"};
   if (words.empty() || std::find(std::begin(kCommands), std::end(kCommands), words.front()) == std::end(kCommands)) {
     return {};
   }
@@ -141,6 +142,7 @@ int run_tool(std::vector<std::string> arguments) {
   add_sim_command(app, exit_status);
   add_top_command(app, exit_status);
   add_doctor_command(app, exit_status);
+  add_metrics_command(app, exit_status);
   add_tune_command(app, std::move(tune_arguments), exit_status);
   add_train_command(app, std::move(train_arguments), exit_status);
   const std::vector<std::string> words = arguments;

@@ -9,6 +9,7 @@
 
 #include "tools/recorder/doctor.h"
 #include "tools/recorder/flight_dump.h"
+#include "tools/recorder/metrics.h"
 #include "tools/recorder/recording.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
@@ -23,5 +24,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (doctor_report(all, kNowNs).empty() || chrome_trace(all, kNowNs).empty()) std::abort();
   top_table(all, kNowNs);
   if (flight_dumps(std::vector<Recording>{*read}).dumps.size() != 1) std::abort();
+  if (metrics_text(all, 0, MetricsFormat::kOpenMetrics, kNowNs).empty()) std::abort();
   return 0;
 }

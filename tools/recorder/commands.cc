@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,6 +23,7 @@
 #include "tools/common/validators.h"
 #include "tools/recorder/doctor.h"
 #include "tools/recorder/flight_dump.h"
+#include "tools/recorder/metrics.h"
 #include "tools/recorder/recording.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
@@ -54,6 +54,15 @@ struct DoctorCommand {
   std::vector<std::string> files;
   std::string trace;
   std::string torch_dump;  // the beginning of the names of the dumps; empty: no dumps
+};
+
+struct MetricsCommand {
+  RecordingSelection selection;
+  std::vector<std::string> files;
+  std::string output;  // empty: standard output
+  bool prometheus_format = false;
+  std::optional<std::int64_t> interval_ms{};  // empty: once
+  std::int64_t keep_s = 600;
 };
 
 void add_selection_options(CLI::App& command, RecordingSelection& selection) {
@@ -105,13 +114,13 @@ int run_top(const TopCommand& command) {
 }
 
 // Prints the errors of files that the user did not name.
-void print_read_errors(std::string_view command, const std::vector<std::string>& read_errors) {
+void print_read_errors(const std::vector<std::string>& read_errors) {
   const std::size_t printed = read_errors.size() <= kMostReadErrors ? read_errors.size() : kMostReadErrors - 1;
-  for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti {}: {}\n", command, read_errors[i]);
+  for (std::size_t i = 0; i < printed; ++i) fmt::print(stderr, "tutti doctor: {}\n", read_errors[i]);
   // The other files are only counted, because many unreadable files are usually those of processes that were killed
   // while they created their recordings.
   if (printed < read_errors.size()) {
-    fmt::print(stderr, "tutti {}: and {} more files that cannot be read\n", command, read_errors.size() - printed);
+    fmt::print(stderr, "tutti doctor: and {} more files that cannot be read\n", read_errors.size() - printed);
   }
 }
 
@@ -137,7 +146,7 @@ Result<std::vector<Recording>> read_for_doctor(const DoctorCommand& command) {
   if (!folders) return folders.error();
   std::vector<std::string> read_errors;
   std::vector<Recording> recordings = read_recordings(*folders, read_errors);
-  print_read_errors("doctor", read_errors);
+  print_read_errors(read_errors);
   if (!recordings.empty()) {
     const std::string job = command.selection.job.empty() ? newest_job(recordings) : command.selection.job;
     recordings = of_job(std::move(recordings), job);
@@ -183,6 +192,49 @@ int run_doctor(const DoctorCommand& command) {
   return written.ok() ? kExitSuccess : report("doctor", written.error());
 }
 
+// Reads the named files or, if there are none, the recordings of this machine's ranks. The latter may be none, because
+// an idle machine has metrics, too. Sets `unreadable` to the number of files that the user did not name and that cannot
+// be read, for example because the library of another version has written them.
+Result<std::vector<Recording>> read_for_metrics(const MetricsCommand& command, std::int64_t now_ns,
+                                                std::size_t& unreadable) {
+  if (!command.files.empty()) return read_named(command.files, command.selection.job);
+  const auto folders = folders_of(command.selection);
+  if (!folders) return folders.error();
+  std::vector<std::string> read_errors;
+  std::vector<Recording> recordings = read_recordings(*folders, read_errors);
+  unreadable = read_errors.size();
+  keep_recent_of_this_machine(recordings, command.keep_s * 1'000'000'000, now_ns);
+  if (!command.selection.job.empty()) recordings = of_job(std::move(recordings), command.selection.job);
+  return recordings;
+}
+
+Status write_metrics(const MetricsCommand& command) {
+  const std::int64_t now_ns = recording::unix_ns();
+  std::size_t unreadable = 0;
+  auto recordings = read_for_metrics(command, now_ns, unreadable);
+  if (!recordings) return recordings.error();
+  keep_newest_of_each_rank(*recordings);
+  const auto format = command.prometheus_format ? MetricsFormat::kPrometheus : MetricsFormat::kOpenMetrics;
+  const std::string text = metrics_text(*recordings, unreadable, format, now_ns);
+  if (!command.output.empty()) return write_file(command.output, text);
+  // fmt::print would throw if the text cannot be written. flush_output() reports the error.
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return {};
+}
+
+int run_metrics(const MetricsCommand& command) {
+  if (command.interval_ms && command.output.empty()) {
+    return report_usage("metrics", "--interval-ms needs --output, because each interval replaces the whole text");
+  }
+  while (true) {
+    const Status written = write_metrics(command);
+    if (!written.ok()) return report("metrics", written.error());
+    if (!flush_output("metrics")) return kExitFailure;
+    if (!command.interval_ms) return kExitSuccess;
+    std::this_thread::sleep_for(std::chrono::milliseconds(*command.interval_ms));
+  }
+}
+
 }  // namespace
 
 void add_top_command(CLI::App& app, int& exit_status) {
@@ -207,6 +259,31 @@ void add_doctor_command(CLI::App& app, int& exit_status) {
       "Also write dumps of PyTorch's flight recorder, for torchfrtrace: one file for each rank, with this "
       "name and the rank's number, for example dumps/rank_");
   doctor->callback([command, &exit_status] { exit_status = run_doctor(*command); });
+}
+
+void add_metrics_command(CLI::App& app, int& exit_status) {
+  auto command = std::make_shared<MetricsCommand>();  // shared with the callback, which outlives this function
+  CLI::App* metrics =
+      app.add_subcommand("metrics", "Write metrics of the ranks on this machine for Prometheus, from their recordings");
+  metrics->add_option("files", command->files, "Recordings (default: all ranks on this machine)");
+  add_selection_options(*metrics, command->selection);
+  metrics->add_option("--output", command->output,
+                      "File to write, which is replaced as a whole (default: standard output)");
+  metrics
+      ->add_option_function<std::string>(
+          "--format", [command](const std::string& name) { command->prometheus_format = name == "prometheus"; },
+          "openmetrics (default), or prometheus: the older text format, which node_exporter reads")
+      ->check(name_in({"openmetrics", "prometheus"}));
+  metrics
+      ->add_option("--interval-ms", command->interval_ms,
+                   "Write the file again and again, with this pause in milliseconds, 100 to 3600000")
+      ->check(number_in(100, 3'600'000));
+  metrics
+      ->add_option("--keep-s", command->keep_s,
+                   "How long ranks that have ended or died remain in the metrics, in seconds, 0 to 86400")
+      ->capture_default_str()
+      ->check(number_in(0, 86'400));
+  metrics->callback([command, &exit_status] { exit_status = run_metrics(*command); });
 }
 
 }  // namespace tutti::tool

@@ -44,6 +44,7 @@ readers() { # readers STATUS 'TEXT' FILE
   says "$1" "$2" tune --explain all_reduce 1K --parameters "$3"
   says "$1" "$2" points "$3" --systems "$3"
   says "$1" "$2" doctor "$3"
+  says "$1" "$2" metrics "$3"
 }
 
 files_that_cannot_be_opened() { readers 1 "cannot open $here/none: No such file or directory" "$here/none"; }
@@ -61,6 +62,7 @@ files_with_wrong_content() {
   says 1 "$text" tune --explain all_reduce 1K --xml "$here/file"
   timeout -k 5 "${patience_s:?}" "$tutti" topo --xml "$here/file" 2>&1 | grep -qF "$text" || failed=1
   says 1 "$here/file: " doctor "$here/file"
+  says 1 "$here/file: " metrics "$here/file"
   says 1 "$here/file: " points "$here/file" --systems "$here/file"
   echo '<file/>' >"$here/file"
   says 1 "$here/file: this is XML; give" verify --plan "$here/file"
@@ -78,6 +80,7 @@ writers() {
   says 1 "$1" topo --svg "$2"
   says 1 "$1" sim all_reduce --json "$2"
   says 1 "$1" sim all_reduce --svg "$2"
+  says 1 "$1" metrics --output "$2"
   says 1 "$1" "${perf[@]}" --json "$2"
   says 1 "$1" "${perf[@]}" --csv "$2"
   says 1 "$1" tune --regret --csv "$2" --ranks 2 --sizes 8
@@ -116,6 +119,7 @@ unknown_names() {
     # shellcheck disable=SC2086
     says 2 '--shape: "dgx" is not one of dgx-1v, ' $command --shape dgx
   done
+  says 2 '--format: "x" is not one of openmetrics, prometheus' metrics --format x
   says 2 '--model: "x" is not one of auto, sweep, events, flows' sim all_reduce --model x
   if has_train; then
     says 2 'model: "x" is not one of cnn, ' train x
@@ -140,6 +144,8 @@ numbers_out_of_range() {
   says 2 '--root: "2" is not a number from 0 to 1' perf broadcast --ranks 2 --root 2
   says 2 '--root: "8" is not a number from 0 to 7' sim broadcast --shape dgx-h100 --root 8
   says 2 '--interval-ms: "x" is not a number from 100 to 60000' top --interval-ms x
+  says 2 '--interval-ms: "5" is not a number from 100 to 3600000' metrics --interval-ms 5 --output "$here/file"
+  says 2 '--interval-ms needs --output' metrics --interval-ms 500
   says 2 '--rounds: "x" is not a number' tune --regret --rounds x
   says 2 '--rounds: "0" is not a number from 1 to 1000' tune --regret --rounds 0
 }
@@ -165,7 +171,7 @@ wrong_sizes() {
 
 unknown_options() {
   local command
-  for command in 'run -n 1' 'perf all_reduce' 'plan all_reduce' points verify topo sim top doctor tune; do
+  for command in 'run -n 1' 'perf all_reduce' 'plan all_reduce' points verify topo sim top doctor metrics tune; do
     # shellcheck disable=SC2086
     says 2 'unknown option --nothing' $command --nothing
   done
@@ -176,7 +182,7 @@ unknown_options() {
 # by each of them.
 wrong_variables() {
   local command commands=('perf all_reduce -b 8 -e 8' 'perf all_reduce -b 8 -e 8 --threads' topo 'sim all_reduce' tune
-    'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2' 'top --once' doctor)
+    'verify --algorithm ring' 'plan all_reduce --algorithm ring --ranks 2' 'top --once' doctor metrics)
   if has_train; then commands+=('train cnn --data generated'); fi
   for command in "${commands[@]}"; do
     # shellcheck disable=SC2086

@@ -24,13 +24,16 @@ a_full_disk_fails_every_command() {
   failed=0
   fails tutti --version
   fails tutti --help
-  for command in run perf plan points verify topo sim top doctor tune; do fails "tutti $command" "$command" --help; done
+  for command in run perf plan points verify topo sim top doctor metrics tune; do
+    fails "tutti $command" "$command" --help
+  done
   fails 'tutti run' run -n 1 -- echo text
   fails 'tutti perf' perf all_reduce --ranks 2 --threads -b 8 -e 8 -n 1
   fails 'tutti plan' plan all_reduce --algorithm ring --ranks 2
   fails 'tutti verify' verify --ranks 2 --collective all_reduce --algorithm ring
   fails 'tutti topo' topo
   fails 'tutti sim' sim all_reduce --shape dgx-h100 --nodes 2 --bytes 1K
+  fails 'tutti metrics' metrics
   exit $failed
 }
 
@@ -48,6 +51,7 @@ a_full_disk_fails_every_file() {
   fails_to_write topo --svg $full
   fails_to_write sim all_reduce --json $full
   fails_to_write sim all_reduce --svg $full
+  fails_to_write metrics --output $full
   fails_to_write tune --regret --ranks 2 --sizes 8 --transports shm --rounds 1 --point-s 0.01 --csv $full
   exit $failed
 }

@@ -27,6 +27,7 @@
 #include "tests/support/failing_allocations.h"
 #include "tools/recorder/doctor.h"
 #include "tools/recorder/flight_dump.h"
+#include "tools/recorder/metrics.h"
 #include "tools/recorder/top.h"
 #include "tools/recorder/trace.h"
 #include "tutti/types.h"
@@ -407,6 +408,7 @@ TEST(Recording, DamagedFilesDoNoHarm) {
     EXPECT_FALSE(doctor_report(all, recording::unix_ns()).empty()) << "seed " << seed;
     top_table(all, recording::unix_ns());
     EXPECT_TRUE(nlohmann::json::accept(chrome_trace(all, recording::unix_ns()))) << "seed " << seed;
+    EXPECT_FALSE(metrics_text(all, 0, MetricsFormat::kOpenMetrics, recording::unix_ns()).empty()) << "seed " << seed;
     EXPECT_EQ(flight_dumps(std::vector<Recording>{*read}).dumps.size(), 1U) << "seed " << seed;
   }
   EXPECT_GT(read_well, 100U) << "most damaged files must still be readable";
