@@ -161,7 +161,8 @@ def no_python_environment():
     """Whether packages for the Python tests are missing, which scripts/setup --python installs. It does not matter if
     the package tutti is missing."""
     check = "import importlib.util as u, sys; sys.exit(any(u.find_spec(n) is None for n in sys.argv[1:]))"
-    return not succeeds(str(ROOT / "build/python/bin/python"), "-c", check, "pytest", "torch", "numpy", "nanobind")
+    return not succeeds(str(ROOT / "build/python/bin/python"), "-c", check, "pytest", "torch", "numpy", "nanobind",
+                         "prometheus_client")
 
 
 def no_matplotlib():
