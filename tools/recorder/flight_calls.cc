@@ -143,7 +143,7 @@ FlightCall collective_of(const RecordedCall& call, const Recording& one) {
 // Adds the record of a later segment to the entry of the segments before it.
 void add_segment(FlightCall& entry, FlightCall segment) {
   entry.length += std::min(segment.length, kMostNumber - std::min(entry.length, kMostNumber));
-  entry.state = std::min(entry.state, segment.state);
+  if (segment.state != entry.state) entry.state = FlightState::kStarted;
   entry.failed |= segment.failed;
   entry.is_measured &= segment.is_measured;
   entry.end_ns = entry.state == FlightState::kCompleted ? segment.end_ns : std::nullopt;

@@ -294,7 +294,7 @@ TEST(FlightDumps, SegmentsOfALongCallAreOneEntry) {
   }
   ranks[1].calls.pop_back();  // the second segment has not begun
   ranks[2].calls[1].outcome.state = recording::State::kRunning;
-  const auto dumps = dumps_of(ranks);
+  auto dumps = dumps_of(ranks);
   for (const Json& dump : dumps) ASSERT_EQ(dump["entries"].size(), 1U);
   EXPECT_EQ(dumps[0]["entries"][0]["state"], "completed");
   EXPECT_EQ(dumps[0]["entries"][0]["duration_ms"], 0.0017);
@@ -303,6 +303,12 @@ TEST(FlightDumps, SegmentsOfALongCallAreOneEntry) {
     EXPECT_EQ(dumps[rank]["entries"][0]["state"], "started") << rank;
     EXPECT_EQ(dumps[rank]["entries"][0]["time_discovered_completed_ns"], nullptr) << rank;
   }
+  // The first segment has failed, so the second one was never started.
+  for (RecordedCall& call : ranks[0].calls) call.outcome.state = recording::State::kFailed;
+  ranks[0].calls[1].outcome.flags = recording::kNotStarted;
+  dumps = dumps_of(ranks);
+  EXPECT_EQ(dumps[0]["entries"][0]["state"], "started");
+  EXPECT_EQ(dumps[0]["entries"][0]["frames"].size(), 3U) << "the call, and the error of each segment";
 }
 
 TEST(FlightDumps, CallsThatARankHasOverwrittenAreLeftOutEverywhere) {
