@@ -88,7 +88,7 @@ void transfers(benchmark::State& state) {
   record(state, [](Recorder& recorder, const CallTag& tag) {
     const std::uint64_t serial = recorder.begin(tag, recording::CallPath::kTransfers);
     recorder.count(tag.kind, 4096, true);
-    recorder.add(serial, 4096, 1, 1);
+    recorder.add(serial, {.bytes = 4096, .peer = 1, .transfers = 1});
     recorder.end(serial, recorder.now());
   });
 }

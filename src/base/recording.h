@@ -58,26 +58,28 @@ struct Outcome {
 };
 static_assert(sizeof(Outcome) == 8);
 inline constexpr std::uint8_t kStreamed = 1;    // the operation was started by the caller's CUDA stream
-inline constexpr std::uint8_t kSends = 2;       // the operation is an exchange whose first transfer is a send
+inline constexpr std::uint8_t kSends = 2;       // an exchange of which the described transfer (see Record) is a send
 inline constexpr std::uint8_t kNotStarted = 4;  // the operation failed before it started
 
 // One operation. The first cache line is written for every operation. The second one is written for exchanges, for a
 // collective on the host whose length does not follow from its tag (a UserReduction, a v-variant, a segment of a long
-// call), and for a call with a label. The record of an exchange (a group of sends and receives) describes the first transfer of the exchange, but
-// its field `bytes` counts all transfers: it is the larger one of all bytes sent and all bytes received, plus the bytes
-// that the rank copies from itself to itself.
+// call), and for a call with a label. The record of an exchange (a group of sends and receives) describes one transfer:
+// the first one that belongs to a v-variant or, if there is none, the first one. But its field `bytes` counts all
+// transfers: it is the larger one of all bytes sent and all bytes received, plus the bytes that the rank copies from
+// itself to itself.
 struct alignas(128) Record {
   Word serial;              // 2 n for the n-th operation written to its ring, n = 1, 2, 3, ...; odd: being written
-  Word tag[4];              // a CallTag; for an exchange: the tag of its first transfer
+  Word tag[4];              // a CallTag; for an exchange: the tag of the transfer that is described
   Word start;               // ticks at the start of the operation
   Word end;                 // ticks at its end; valid if the outcome is kDone or kFailed
   Word outcome;             // an Outcome
-  Word extra_serial;        // equal to `serial` if the next two fields are valid
+  Word extra_serial;        // equal to `serial` if the next three fields are valid
   Word bytes;               // the longer of input and output (of this segment); for an exchange: see above
-  Word peer_and_transfers;  // for an exchange: peer of the first transfer | number of transfers << 32
+  Word peer_and_transfers;  // for an exchange: peer of this transfer | number of transfers << 32
+  Word variable_call;       // for an exchange: Operation::variable_call
   Word label_serial;        // equal to `serial` if the next field is valid
   Word label;               // CallOptions::label, not 0
-  Word unused[3];
+  Word unused[2];
 };
 static_assert(sizeof(Record) == 128 && offsetof(Record, extra_serial) == 64);
 static_assert(sizeof(CallTag) == 4 * sizeof(Word));

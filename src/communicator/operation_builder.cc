@@ -310,6 +310,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_on_device(CheckedEx
   none.transfers.assign(first, exchange.transfers.end());
   exchange.transfers.erase(first, exchange.transfers.end());
   auto empty = none.transfers.empty() ? nullptr : exchange_operation(std::move(none), options);
+  if (empty != nullptr) empty->is_part_of_device_call = true;
   auto operation =
       devices_->prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
   if (operation) (*operation)->call.label = options.label;

@@ -47,7 +47,13 @@ struct Operation {
   bool direct = false;
   // The sends and receives of an exchange; moved into `exchange` at the start.
   std::vector<Transfer> transfers;
-  std::vector<OwnCopy> own;            // the copies of an exchange from this rank to itself
+  std::vector<OwnCopy> own;  // the copies of an exchange from this rank to itself
+  // For an exchange that contains an all_to_all_v, gather_v or scatter_v: its number among these exchanges, from 1. The
+  // same on all ranks, which make these calls in the same order. 0: any other operation.
+  std::uint64_t variable_call = 0;
+  // The transfers without bytes of an exchange that a GPU carries out. Only some ranks may have such an operation, so
+  // it has no number as a v-variant.
+  bool is_part_of_device_call = false;
   std::unique_ptr<Exchange> exchange;  // the exchange in progress; null before its start, and for a collective
   bool probes = false;  // an exchange that waits for the next message and does not receive it (next_sender())
   std::shared_ptr<StartCondition> start_condition;  // null if the operation may start as soon as it is its turn
@@ -100,6 +106,11 @@ struct Operation {
     return operation;
   }
 };
+
+// Whether a transfer belongs to an all_to_all_v, gather_v or scatter_v.
+inline bool is_part_of_variable_call(const Transfer& transfer) {
+  return row_of(CollectiveKind{transfer.tag.kind}).variable == VariableForm::kExchange;
+}
 
 // The operation that has just ended or must end now, and its error. `error` is empty if the operation succeeded.
 struct EndedOperation {

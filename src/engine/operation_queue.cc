@@ -20,10 +20,13 @@ void OperationQueue::add(const std::shared_ptr<Operation>& operation) {
     operation->call.tag.sequence = take_sequence();
   } else {
     exchanges_.push_back(operation);
+    bool is_variable = false;
     for (Transfer& transfer : operation->transfers) {
+      is_variable |= is_part_of_variable_call(transfer);
       transfer.tag.sequence = operation->probes ? numbers_.upcoming(transfer.peer, transfer.direction)
                                                 : numbers_.next(transfer.peer, transfer.direction);
     }
+    if (is_variable && !operation->is_part_of_device_call) operation->variable_call = ++variable_calls_;
     if (operation->probes) ++probes_;
   }
   note_change();

@@ -72,7 +72,8 @@ class OperationQueue {
   std::vector<std::shared_ptr<Operation>> exchanges_;
   std::uint64_t last_sequence_ = 0;  // sequence number of the last collective that got one; 0 before the first
   PairNumbers numbers_;
-  std::uint32_t probes_ = 0;  // number of probes in exchanges_
+  std::uint32_t probes_ = 0;          // number of probes in exchanges_
+  std::uint64_t variable_calls_ = 0;  // the last Operation::variable_call
   std::atomic<std::uint32_t> changes_{0};
 };
 

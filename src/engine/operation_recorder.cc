@@ -35,6 +35,13 @@ std::uint64_t exchanged_bytes(const Operation& operation) {
   return std::max(sent, received) + own;
 }
 
+// The transfer that stands for the exchange. All ranks of a v-variant must show it, even if on some of them the
+// exchange begins with other sends and receives of a group.
+const Transfer& shown_transfer(const Operation& operation) {
+  const auto variable = std::find_if(operation.transfers.begin(), operation.transfers.end(), is_part_of_variable_call);
+  return variable == operation.transfers.end() ? operation.transfers.front() : *variable;
+}
+
 }  // namespace
 
 void OperationRecorder::begin_collective(Operation& operation, std::uint8_t flags) {
@@ -42,22 +49,25 @@ void OperationRecorder::begin_collective(Operation& operation, std::uint8_t flag
   context_.recorder->set_label(operation.recorded, operation.call.label);
   const std::uint64_t bytes = recorded_bytes(operation.call, operation.plan->shape.collective, context_.rank);
   context_.recorder->count(operation.call.tag.kind, bytes, !operation.follows);
-  if (must_record_bytes(operation.call)) context_.recorder->add(operation.recorded, bytes, 0, 0);
+  if (must_record_bytes(operation.call)) context_.recorder->add(operation.recorded, {.bytes = bytes});
 }
 
 void OperationRecorder::record_begin(Operation& operation) {
   const auto streamed = operation.start_condition == nullptr ? std::uint8_t{0} : recording::kStreamed;
   if (operation.plan != nullptr) return begin_collective(operation, streamed);
-  // The record of an exchange names only its first transfer and the number of all. An exchange without transfers
-  // only copies data from this rank to itself, and is not recorded.
+  // The record of an exchange names only one transfer and the number of all. An exchange without transfers only copies
+  // data from this rank to itself, and is not recorded.
   if (operation.transfers.empty()) return;
-  const Transfer& first = operation.transfers.front();
-  const std::uint8_t sends = first.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
-  operation.recorded = context_.recorder->begin(first.tag, recording::CallPath::kTransfers, streamed | sends);
+  const Transfer& shown = shown_transfer(operation);
+  const std::uint8_t sends = shown.direction == Direction::kSend ? recording::kSends : std::uint8_t{0};
+  operation.recorded = context_.recorder->begin(shown.tag, recording::CallPath::kTransfers, streamed | sends);
   context_.recorder->set_label(operation.recorded, operation.call.label);
   const std::uint64_t bytes = exchanged_bytes(operation);
-  context_.recorder->count(first.tag.kind, bytes, true);
-  context_.recorder->add(operation.recorded, bytes, first.peer, static_cast<std::uint32_t>(operation.transfers.size()));
+  context_.recorder->count(shown.tag.kind, bytes, true);
+  context_.recorder->add(operation.recorded, {.bytes = bytes,
+                                              .peer = shown.peer,
+                                              .transfers = static_cast<std::uint32_t>(operation.transfers.size()),
+                                              .variable_call = operation.variable_call});
 }
 
 void OperationRecorder::record_end(Operation& operation, const Status& result) {

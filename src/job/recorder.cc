@@ -153,10 +153,11 @@ void Recorder::set_anchor() {
   anchor.unix_ns.store(static_cast<std::uint64_t>(recording::unix_ns()), std::memory_order_relaxed);
 }
 
-void Recorder::add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers) {
+void Recorder::add(std::uint64_t serial, const Details& details) {
   Record& record = record_at(serial);
-  record.bytes.store(bytes, std::memory_order_relaxed);
-  record.peer_and_transfers.store(peer | std::uint64_t{transfers} << 32, std::memory_order_relaxed);
+  record.bytes.store(details.bytes, std::memory_order_relaxed);
+  record.peer_and_transfers.store(details.peer | std::uint64_t{details.transfers} << 32, std::memory_order_relaxed);
+  record.variable_call.store(details.variable_call, std::memory_order_relaxed);
   record.extra_serial.store(serial, std::memory_order_release);
 }
 

@@ -72,9 +72,15 @@ class Recorder {
     record.outcome.store(std::bit_cast<std::uint64_t>(outcome), std::memory_order_release);
   }
   void end_badly(std::uint64_t serial, const Error& error, std::uint64_t sequence);
-  // Records more details of an operation: its length in bytes and, for sends and receives, the peer of the first
-  // transfer and the number of transfers. Not called for a collective whose length follows from its tag.
-  void add(std::uint64_t serial, std::uint64_t bytes, std::uint32_t peer, std::uint32_t transfers);
+  // The fields of recording::Record with these names. All except `bytes` are 0 for a collective.
+  struct Details {
+    std::uint64_t bytes = 0;
+    std::uint32_t peer = 0;
+    std::uint32_t transfers = 0;
+    std::uint64_t variable_call = 0;
+  };
+  // Records more details of an operation. Not called for a collective whose length follows from its tag.
+  void add(std::uint64_t serial, const Details& details);
   // Records CallOptions::label of an operation. Has no effect if it is 0.
   void set_label(std::uint64_t serial, std::uint64_t label) {
     if (label != 0) set_label_of(record_at(serial), serial, label);

@@ -51,6 +51,28 @@ TEST(OperationQueue, OneCollectiveAndAllExchangesAreActive) {
   EXPECT_EQ(queue.first(), nullptr);
 }
 
+TEST(OperationQueue, VariableCallsOfExchangesAreNumbered) {
+  OperationQueue queue(3);
+  const auto with_kinds = [](const std::vector<CollectiveKind>& kinds) {
+    auto operation = std::make_shared<Operation>();
+    for (const CollectiveKind kind : kinds) {
+      operation->transfers.push_back({.direction = Direction::kSend, .peer = 1, .tag = {}});
+      operation->transfers.back().tag.kind = static_cast<std::uint8_t>(kind);
+    }
+    return operation;
+  };
+  const auto first = with_kinds({CollectiveKind::kAllToAll, CollectiveKind::kAllToAll});
+  const auto plain = with_kinds({CollectiveKind::kSendReceive});
+  const auto second = with_kinds({CollectiveKind::kSendReceive, CollectiveKind::kGather});
+  const auto on_device = with_kinds({CollectiveKind::kAllToAll});
+  on_device->is_part_of_device_call = true;
+  for (const auto& operation : {first, on_device, plain, second}) queue.add(operation);
+  EXPECT_EQ(on_device->variable_call, 0u) << "not all ranks may have this part";
+  EXPECT_EQ(first->variable_call, 1u);
+  EXPECT_EQ(plain->variable_call, 0u);
+  EXPECT_EQ(second->variable_call, 2u);
+}
+
 TEST(OperationQueue, CollectivesAndTheTransfersOfEachPairAreNumbered) {
   OperationQueue queue(3);
   BoundPlan plan;

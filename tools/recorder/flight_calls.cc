@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
 #include "base/collective_table.h"
+#include "base/printable.h"
 #include "plan/collective.h"
 #include "tutti/types.h"
 
@@ -126,8 +128,9 @@ FlightCall entry_of(const RecordedCall& call, const Recording& one) {
   entry.start_ns = call.start_ns;
   entry.is_measured = call.end_ns.has_value();
   if (entry.state == FlightState::kCompleted) entry.end_ns = call.end_ns.value_or(call.start_ns);
-  entry.frames.push_back({.name = describe(call), .file = one.path, .line = call.number});
-  if (call.failed()) entry.frames.push_back({.name = error_text(call, one), .file = one.path, .line = call.number});
+  const std::string file = printable(one.path);
+  entry.frames.push_back({.name = describe(call), .file = file, .line = call.number});
+  if (call.failed()) entry.frames.push_back({.name = error_text(call, one), .file = file, .line = call.number});
   return entry;
 }
 
@@ -213,17 +216,47 @@ std::map<std::uint64_t, FlightCall> host_collectives(const Recording& one) {
   return entries;
 }
 
+// Whether exchanges on GPUs may be among the overwritten records: sends and receives, or the v-variants that consist of
+// them. The totals count such a v-variant like the collective of the same kind, so these kinds are certain only if all
+// of their calls are still recorded.
+bool may_have_lost_exchanges(const Recording& one) {
+  constexpr std::array kMayBeExchanges = {CollectiveKind::kSendReceive, CollectiveKind::kAllToAll,
+                                          CollectiveKind::kGather, CollectiveKind::kScatter};
+  return std::ranges::any_of(kMayBeExchanges, [&](CollectiveKind kind) {
+    const auto recorded = std::ranges::count_if(one.device_calls, [&](const RecordedCall& call) {
+      return call.tag.kind == static_cast<std::uint8_t>(kind) && call.tag.algorithm != 0;
+    });
+    const RecordedTotals::Kind& total = one.totals.kinds[static_cast<std::size_t>(kind)];
+    return total.device_calls > static_cast<std::uint64_t>(recorded);
+  });
+}
+
 std::vector<FlightCall> device_collectives(const Recording& one) {
   // Sends and receives have no algorithm. Neither have the v-variants that consist of them.
   const auto is_exchange = [](const RecordedCall& call) { return call.tag.algorithm == 0; };
   std::vector<FlightCall> entries;
   if (one.device_calls.empty()) return entries;
   const std::uint64_t overwritten = one.device_calls.front().number - 1;
-  if (overwritten > 0 && std::ranges::any_of(one.device_calls, is_exchange)) return entries;
+  if (overwritten > 0 && (std::ranges::any_of(one.device_calls, is_exchange) || may_have_lost_exchanges(one))) {
+    return entries;
+  }
   for (const RecordedCall& call : one.device_calls) {
     if (is_exchange(call)) continue;
     entries.push_back(collective_of(call, one));
     entries.back().sequence = overwritten + entries.size();
+  }
+  return entries;
+}
+
+// Each rank knows only the lengths of its own blocks, so the numbers of elements cannot be compared, and are left out.
+std::map<std::uint64_t, FlightCall> variable_collectives(const Recording& one) {
+  std::map<std::uint64_t, FlightCall> entries;
+  for (const RecordedCall& call : one.calls) {
+    if (call.variable_call == 0) continue;
+    FlightCall entry = entry_of(call, one);
+    entry.name = collective_name(call.tag);
+    entry.sequence = call.variable_call;
+    entries.emplace(call.variable_call, std::move(entry));
   }
   return entries;
 }

@@ -47,11 +47,14 @@ struct FlightCall {
 std::map<std::uint64_t, FlightCall> host_collectives(const Recording& one);
 
 // The collectives that were enqueued on a GPU, with numbers that count only these, in their order. Empty if these
-// numbers cannot be known, because records were overwritten and sends and receives are between the others.
+// numbers cannot be known, because records were overwritten and some of them may have been sends and receives.
 std::vector<FlightCall> device_collectives(const Recording& one);
 
-// The first transfer of an exchange, in a process group of the two ranks. `sends`: the recording is that of the sender.
-// `reversed`: in the process group, the receiver comes before the sender.
+// The exchanges that contain an all_to_all_v, gather_v or scatter_v, as collectives, by RecordedCall::variable_call.
+std::map<std::uint64_t, FlightCall> variable_collectives(const Recording& one);
+
+// The transfer that the record of an exchange describes, in a process group of the two ranks. `sends`: the recording is
+// that of the sender. `reversed`: in the process group, the receiver comes before the sender.
 FlightCall flight_transfer(const RecordedCall& call, const Recording& one, bool sends, bool reversed);
 
 // Where an entry stands: its index in the dump, and its process group.

@@ -58,7 +58,8 @@ class DumpBuilder {
   explicit DumpBuilder(Recordings recordings) {
     for (const Recordings& communicator : by_communicator(recordings)) {
       if (is_remainder(communicator)) continue;
-      add_collectives(communicator);
+      add_matched(communicator, "", host_collectives);
+      add_matched(communicator, " v", variable_collectives);
       add_device_collectives(communicator);
       add_transfers(communicator);
     }
@@ -95,30 +96,35 @@ class DumpBuilder {
     entries_[job_rank].push_back({.group = group, .call = std::move(call)});
   }
 
-  // Adds the collectives that the host has carried out.
-  void add_collectives(Recordings communicator) {
-    const std::size_t group = add_group(communicator, "");
+  // Adds a process group of all ranks of the communicator, with those of the calls that all ranks still have.
+  // `calls_of` returns the calls of one rank by their numbers, which are the same on all ranks.
+  template <class CallsOf>
+  void add_matched(Recordings communicator, std::string_view suffix, const CallsOf& calls_of) {
     std::vector<std::map<std::uint64_t, FlightCall>> by_rank;
-    std::uint64_t first = 1;  // the first collective that all ranks still have
+    std::uint64_t first = 1;  // the first call that all ranks still have
     std::uint64_t first_undone = std::numeric_limits<std::uint64_t>::max();
     bool some_rank_has_none = false;
+    bool has_calls = false;
     for (const Recording& one : communicator) {
-      by_rank.push_back(host_collectives(one));
+      by_rank.push_back(calls_of(one));
       const auto& calls = by_rank.back();
-      for (const auto& [sequence, call] : calls) {
-        if (call.state != FlightState::kCompleted) first_undone = std::min(first_undone, sequence);
+      has_calls |= !calls.empty();
+      for (const auto& [number, call] : calls) {
+        if (call.state != FlightState::kCompleted) first_undone = std::min(first_undone, number);
       }
       if (!is_overwritten(one.calls)) continue;
       if (calls.empty()) some_rank_has_none = true;
       // If the oldest record is a segment of a long call, earlier segments may have been overwritten.
       if (!calls.empty()) first = std::max(first, calls.begin()->first + (calls.begin()->second.is_segmented ? 1 : 0));
     }
-    // A rank whose whole ring is full of sends and receives does not show which collectives it has made. Those that are
+    // A rank whose whole ring is full of other calls does not show which of these calls it has made. Those that are
     // done on all ranks are then left out.
     if (some_rank_has_none) first = std::max(first, first_undone);
+    if (!has_calls && !suffix.empty()) return;
+    const std::size_t group = add_group(communicator, suffix);
     for (std::size_t i = 0; i < communicator.size(); ++i) {
-      for (auto& [sequence, call] : by_rank[i]) {
-        if (sequence >= first) add(communicator[i].job_rank, group, std::move(call));
+      for (auto& [number, call] : by_rank[i]) {
+        if (number >= first) add(communicator[i].job_rank, group, std::move(call));
       }
     }
   }
@@ -150,7 +156,7 @@ class DumpBuilder {
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::map<std::uint64_t, TransferEnds>> directions;
     for (const Recording& one : communicator) {
       for (const RecordedCall& call : one.calls) {
-        if (call.collective()) continue;
+        if (call.collective() || call.variable_call > 0) continue;
         if (call.tag.kind != static_cast<std::uint8_t>(CollectiveKind::kSendReceive) || !by_rank.contains(call.peer)) {
           ++dumps_.unmatched_calls;
           continue;
@@ -189,7 +195,7 @@ class DumpBuilder {
     const RecordedCall& known = ends.sender.call != nullptr ? *ends.sender.call : *ends.receiver.call;
     const Recording& other = ends.sender.call != nullptr ? receiver : sender;
     const bool may_be_in_group = std::ranges::any_of(other.calls, [](const RecordedCall& call) {
-      return !call.collective() && !is_done(call) && call.transfers > 1;
+      return !call.collective() && !is_done(call) && call.transfers > 1 && call.variable_call == 0;
     });
     return !is_done(known) && !may_be_in_group;
   }

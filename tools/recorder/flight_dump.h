@@ -8,6 +8,8 @@
 //
 //   process group       members                                         collective_seq_id
 //   "7520b2fe"          the ranks of the communicator with this number  the collective's number (CallTag::sequence)
+//   "7520b2fe v"        the same                                        the number among the v-variants of sends and
+//                                                                       receives (Operation::variable_call)
 //   "7520b2fe gpu"      the same                                        the number among the collectives on GPUs
 //   "7520b2fe 3->2"     ranks 3 and 2 of the job                        the number among the sends from 3 to 2
 //
@@ -33,8 +35,9 @@ struct FlightDump {
 struct FlightDumps {
   std::vector<FlightDump> dumps;  // in the order of ranks; only those of ranks with a recording
   // The number of recorded calls that are left out because the recordings do not show which call of another rank
-  // belongs to them: v-variants that run as sends and receives, sends and receives on GPUs, groups of sends and
-  // receives (only the first one of a group is recorded), and sends and receives that the other rank has overwritten.
+  // belongs to them: sends and receives on GPUs, groups of sends and receives (only the first one of a group is
+  // recorded), sends and receives that the other rank has overwritten, and collectives on GPUs whose numbers cannot be
+  // known (device_collectives()).
   std::size_t unmatched_calls = 0;
 };
 

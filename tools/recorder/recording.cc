@@ -129,6 +129,7 @@ std::optional<RecordedCall> parse_call(std::span<const std::byte> file, std::siz
     const std::uint64_t both = field(offsetof(Record, peer_and_transfers));
     call.peer = static_cast<std::uint32_t>(both);
     call.transfers = static_cast<std::uint32_t>(both >> 32);
+    call.variable_call = field(offsetof(Record, variable_call));
   }
   if (field(offsetof(Record, label_serial)) == serial) call.label = field(offsetof(Record, label));
   return call;

@@ -26,9 +26,11 @@ struct RecordedCall {
   std::optional<std::int64_t> end_ns{};
   recording::Outcome outcome;
   std::uint64_t bytes = 0;
-  std::uint32_t peer = 0;       // for an exchange (sends and receives): the other rank of its first transfer
+  std::uint32_t peer = 0;       // for an exchange (sends and receives): the other rank of the transfer in `tag`
   std::uint32_t transfers = 0;  // for an exchange: number of sends and receives
-  std::uint64_t label = 0;      // CallOptions::label; 0: none
+  // For an exchange: its number among those that contain a v-variant; 0: it contains none.
+  std::uint64_t variable_call = 0;
+  std::uint64_t label = 0;  // CallOptions::label; 0: none
 
   bool collective() const { return outcome.way != recording::CallPath::kTransfers; }
   bool running() const { return outcome.state == recording::State::kRunning; }

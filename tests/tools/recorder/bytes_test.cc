@@ -25,12 +25,12 @@ constexpr std::size_t kFloat = sizeof(float);
 
 using Body = std::function<Status(Communicator& rank, const float* input, float* output)>;
 
-// Makes one call on each rank, and returns the lengths that the ranks recorded for it.
-std::vector<std::uint64_t> recorded_bytes(const Body& body) {
+// Makes one call on each rank, and returns what the ranks recorded.
+std::vector<Recording> recordings_of(const Body& body) {
   std::string folder = std::filesystem::temp_directory_path() / "tutti-bytes-XXXXXX";
   EXPECT_NE(mkdtemp(folder.data()), nullptr);
   setenv("TUTTI_RECORD_DIR", folder.c_str(), 1);
-  std::vector<std::uint64_t> bytes;
+  std::vector<Recording> recordings;
   {
     auto ranks = Communicator::create_all(kRanks);
     unsetenv("TUTTI_RECORD_DIR");
@@ -46,17 +46,24 @@ std::vector<std::uint64_t> recorded_bytes(const Body& body) {
     }
     for (std::thread& thread : threads) thread.join();
     std::vector<std::string> errors;
-    for (const Recording& one : read_recordings({folder}, errors)) {
-      EXPECT_EQ(one.calls.size(), 1U);
-      if (one.calls.empty()) continue;
-      bytes.push_back(bytes_of(one.calls.front(), one));
-      const RecordedTotals::Kind& total = one.totals.kinds[one.calls.front().tag.kind];
-      EXPECT_EQ(total.calls, 1U);
-      EXPECT_EQ(total.bytes, bytes.back());
-    }
+    recordings = read_recordings({folder}, errors);
     EXPECT_TRUE(errors.empty());
   }
   std::filesystem::remove_all(folder);
+  for (const Recording& one : recordings) EXPECT_EQ(one.calls.size(), 1U);
+  std::erase_if(recordings, [](const Recording& one) { return one.calls.empty(); });
+  return recordings;
+}
+
+// Makes one call on each rank, and returns the lengths that the ranks recorded for it.
+std::vector<std::uint64_t> recorded_bytes(const Body& body) {
+  std::vector<std::uint64_t> bytes;
+  for (const Recording& one : recordings_of(body)) {
+    bytes.push_back(bytes_of(one.calls.front(), one));
+    const RecordedTotals::Kind& total = one.totals.kinds[one.calls.front().tag.kind];
+    EXPECT_EQ(total.calls, 1U);
+    EXPECT_EQ(total.bytes, bytes.back());
+  }
   return bytes;
 }
 
@@ -125,6 +132,33 @@ TEST(RecordedBytes, OfAnExchangeAreThoseOfOneDirection) {
               return rank.all_to_all_v(input, {.counts = kCounts}, output, {.counts = kCounts}, DataType::kFloat32);
             }),
             on_each(6 * kFloat));
+}
+
+// All ranks must show the all_to_all_v, because it is matched with those of the other ranks.
+TEST(RecordedExchanges, AGroupWithAVariantShowsTheVariant) {
+  static constexpr std::size_t kCounts[kRanks] = {2, 2, 2};
+  const auto recordings = recordings_of([](Communicator& rank, const float* input, float* output) {
+    Group group;
+    const std::int32_t self = rank.rank();
+    float one = 0;
+    const CollectiveCall call{.kind = CollectiveKind::kAllToAll,
+                              .input = input,
+                              .output = output,
+                              .type = DataType::kFloat32,
+                              .variable = true,
+                              .input_counts = {.counts = kCounts},
+                              .output_counts = {.counts = kCounts}};
+    Status added = self == 0 ? group.send(rank, input, 1, DataType::kFloat32, 1) : Status();
+    if (self == 1) added = group.receive(rank, &one, 1, DataType::kFloat32, 0);
+    if (added.ok()) added = group.add(rank, call);
+    return added.ok() ? group.run() : added;
+  });
+  ASSERT_EQ(recordings.size(), 3U);
+  for (const Recording& one : recordings) {
+    EXPECT_EQ(one.calls[0].tag.kind, static_cast<std::uint8_t>(CollectiveKind::kAllToAll)) << one.rank;
+    EXPECT_EQ(one.calls[0].variable_call, 1U) << one.rank;
+    EXPECT_EQ(one.calls[0].transfers, one.rank == 2 ? 4U : 5U) << one.rank;
+  }
 }
 
 }  // namespace

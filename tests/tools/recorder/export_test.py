@@ -176,13 +176,17 @@ def every_call_has_its_sizes_and_types(job):
     transfers = {rank: [(entry["process_group"][0].partition(" ")[2], entry["profiling_name"], entry["p2p_seq_id"],
                          entry["input_sizes"]) for entry in dump["entries"] if entry["is_p2p"]]
                  for rank, dump in dumps.items()}
-    alone = {rank: [one for one in all_of_rank if one[3] != [[2]]] for rank, all_of_rank in transfers.items()}
     # The numbers begin with 2, because the all_to_all_v consisted of a transfer in each direction.
-    assert alone == {0: [("0->1", "nccl:send 0->1", 2, [[8]]), ("0->1", "nccl:send 0->1", 3, [[8]])],
+    assert transfers == {0: [("0->1", "nccl:send 0->1", 2, [[8]]), ("0->1", "nccl:send 0->1", 3, [[8]])],
                      1: [("0->1", "nccl:recv 1<-0", 2, [[8]]), ("0->1", "nccl:recv 1<-0", 3, [[8]])],
                      2: [("3->2", "nccl:recv 0<-1", 2, [[5]])],
-                     3: [("3->2", "nccl:send 1->0", 2, [[5]])]}, alone
-    assert re.search(r"[0-9]+ calls are in no dump", messages), messages  # all_to_all_v
+                     3: [("3->2", "nccl:send 1->0", 2, [[5]])]}, transfers
+    variable = {rank: [(entry["profiling_name"], entry["collective_seq_id"], entry["input_sizes"])
+                       for entry in dump["entries"] if entry["process_group"][0].endswith(" v")]
+                for rank, dump in dumps.items()}
+    assert variable == {rank: [("nccl:all_to_all", 1, [[]])] for rank in RANKS}, variable
+    # Of the group of each rank only the send is recorded, and its receive is not.
+    assert re.search(r"^tutti doctor: 4 calls are in no dump", messages), messages
     printed, data_base = job.analyse()
     assert "mismatch" not in printed.lower() and "Not all ranks" not in printed, printed
     assert all(one.pass_check for one in data_base.collectives)
@@ -267,6 +271,18 @@ def a_rank_that_does_not_send_is_missing(job):
     assert "Not all ranks joining collective, sequence number: 1\n" in printed, printed
     transfer = printed[printed.index(" 2->3\n"):]
     assert "collective: nccl:recv 1<-0" in transfer and "missing ranks: {2}" in transfer, printed
+
+
+def a_rank_that_makes_no_variable_call_is_missing(job):
+    status, output = job.run("exported_job", "variable", TUTTI_TIMEOUT_MS="1500")
+    assert status != 0, output
+    job.dump()
+    printed, data_base = job.analyse()
+    transfer = printed[printed.index(" v\n"):]
+    assert "Not all ranks joining collective, sequence number: 3" in printed, printed
+    assert "collective: nccl:all_to_all" in transfer and "missing ranks: {1}" in transfer, printed
+    calls = [one for one in data_base.collectives if one.collective_name == "nccl:all_to_all"]
+    assert [one.collective_seq_id for one in calls if one.missing_ranks is None] == [1, 2], calls
 
 
 def overwritten_calls_are_no_mismatch(job):

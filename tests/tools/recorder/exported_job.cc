@@ -2,8 +2,8 @@
 //
 // every: makes each collective once, with a different length and type each, then sends and receives. halves: makes an
 // all_reduce on a communicator of half of the ranks, and ends. late: makes three calls, and rank 2 comes 400 ms late to
-// each. count: rank 1 passes another count to the second call. silent: rank 3 receives from rank 2, which sends nothing
-// and waits in a barrier. Prints one line for each error.
+// each. variable: makes three all_to_all_v, but rank 1 only two. count: rank 1 passes another count to the second call.
+// silent: rank 3 receives from rank 2, which sends nothing and waits in a barrier. Prints one line for each error.
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -90,6 +90,16 @@ bool run(std::string_view mode, Communicator& rank) {
       if (!all_reduce(16)) return false;
     }
     return true;
+  }
+  if (mode == "variable") {
+    static constexpr std::size_t kEqualCounts[kRanks] = {3, 3, 3, 3};
+    for (int call = 0; call < (rank.rank() == 1 ? 2 : 3); ++call) {
+      if (!good(rank.all_to_all_v(with.input, {.counts = kEqualCounts}, with.output, {.counts = kEqualCounts},
+                                  DataType::kFloat32))) {
+        return false;
+      }
+    }
+    return rank.rank() != 1 || good(rank.barrier());
   }
   if (mode == "count") return all_reduce(16) && all_reduce(rank.rank() == 1 ? 17 : 16);
   if (mode == "silent") {

@@ -363,6 +363,32 @@ TEST(FlightDumps, ATransferThatMayBeInAGroupOfTheOtherRankIsLeftOut) {
   EXPECT_EQ(numbers(dumps_of(ranks)[0], "00000abc 0->1"), Numbers{1}) << "rank 1 is missing";
   ranks[1].calls = {transfer(4, true, 2, recording::State::kRunning, 3)};
   EXPECT_EQ(numbers(dumps_of(ranks)[0], "00000abc 0->1"), Numbers{});
+  ranks[1].calls[0].variable_call = 1;  // the group consists of the transfers of an all_to_all_v
+  EXPECT_EQ(numbers(dumps_of(ranks)[0], "00000abc 0->1"), Numbers{1});
+}
+
+TEST(FlightDumps, VariantsOfSendsAndReceivesAreMatchedByTheirNumbers) {
+  auto ranks = dumped_job();
+  for (std::uint32_t rank = 0; rank < kDumpedRanks; ++rank) {
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      const auto state = i == 3 ? recording::State::kRunning : recording::State::kDone;
+      RecordedCall call = transfer(10 * rank + i, true, (rank + 1) % kDumpedRanks, state, 4);
+      call.tag.kind = static_cast<std::uint8_t>(CollectiveKind::kAllToAll);
+      call.variable_call = i;
+      call.number = 2 * i - 1;  // another call lies between them
+      ranks[rank].calls.push_back(call);
+    }
+  }
+  ranks[1].calls.erase(ranks[1].calls.begin());  // overwritten
+  ranks[2].calls.pop_back();                     // has not entered the third one
+  const auto dumps = dumps_of(ranks);
+  EXPECT_EQ(numbers(dumps[0], "00000abc v"), (Numbers{2, 3}));
+  EXPECT_EQ(numbers(dumps[1], "00000abc v"), (Numbers{2, 3}));
+  EXPECT_EQ(numbers(dumps[2], "00000abc v"), Numbers{2});
+  EXPECT_EQ(dumps[0]["entries"][0]["profiling_name"], "nccl:all_to_all");
+  EXPECT_EQ(dumps[0]["entries"][0]["input_sizes"], Json::array({Json::array()}));
+  EXPECT_EQ(dumps[0]["entries"][0]["is_p2p"], false);
+  EXPECT_EQ(flight_dumps(ranks).unmatched_calls, 0U);
 }
 
 TEST(FlightDumps, CallsOnGpusHaveAGroupAndNumbersOfTheirOwn) {
@@ -386,6 +412,8 @@ TEST(FlightDumps, CallsOnGpusHaveAGroupAndNumbersOfTheirOwn) {
   ranks[1].device_calls.erase(ranks[1].device_calls.begin() + 1);
   ranks[1].device_calls[0].number = 2;  // a record before the send was overwritten, so the numbers are unknown
   EXPECT_EQ(numbers(dumps_of(ranks)[1], "00000abc gpu"), Numbers{});
+  ranks[2].totals.kinds[static_cast<std::size_t>(CollectiveKind::kSendReceive)].device_calls = 1;
+  EXPECT_EQ(numbers(dumps_of(ranks)[2], "00000abc gpu"), Numbers{}) << "the overwritten record may have been a send";
 }
 
 TEST(FlightDumps, ACommunicatorThatEndedWellWithoutAllRecordingsIsLeftOut) {

@@ -113,7 +113,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
   }
   recorder->end(recorder->begin(tag_of(21), recording::CallPath::kMailboxes), 0);
   const std::uint64_t send = recorder->begin(tag_of(7), recording::CallPath::kTransfers, recording::kSends);
-  recorder->add(send, 4096, 2, 3);
+  recorder->add(send, {.bytes = 4096, .peer = 2, .transfers = 3, .variable_call = 9});
   const Error error{ErrorCode::kPeerLost, ErrorScope::kCommunicator, 2, "rank 2 is gone"};
   recorder->end_badly(recorder->begin(tag_of(22), recording::CallPath::kMessages), error, 22);
   const Recording read = folder.only();
@@ -132,6 +132,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
   EXPECT_LT(*read.calls.front().end_ns, recording::unix_ns() + kSlackNs);
   EXPECT_FALSE(read.calls[13].end_ns.has_value()) << "the call was so short that its end was not measured";
   EXPECT_EQ(describe(read.calls[14]), "all_reduce_v, send #7 to rank 2 (700 float32) and 2 other transfers");
+  EXPECT_EQ(read.calls[14].variable_call, 9U);
   EXPECT_EQ(read.running(), &read.calls[14]);
   EXPECT_TRUE(read.calls[15].failed());
   EXPECT_EQ(read.calls[15].outcome.culprit, 2);
