@@ -34,4 +34,27 @@ inline bool falls_asleep(pid_t thread) {
   });
 }
 
+// How often a thread of this process has gone to sleep so far, or -1 after the thread has ended.
+inline long sleeps_of_thread(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  const std::string key = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key)) return std::stol(line.substr(key.size()));
+  }
+  return -1;
+}
+
+// The same as falls_asleep() for a thread that waits by polling, as the fake driver does: waits until the thread has
+// gone to sleep another 16 times. On a busy machine, falls_asleep() rarely sees such a thread asleep, because after
+// each short sleep it waits for a processor. Returns false after patience(), or if the thread ends before.
+inline bool falls_asleep_repeatedly(pid_t thread) {
+  const long before = sleeps_of_thread(thread);
+  long now = before;
+  return eventually([&] {
+           now = sleeps_of_thread(thread);
+           return now < 0 || now >= before + 16;
+         }) &&
+         now >= 0;
+}
+
 }  // namespace tutti::test
