@@ -22,7 +22,8 @@ using testing::HasSubstr;
 using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
+// Errors must come sooner than the timeouts of the communicators, which are patience().
+const std::chrono::milliseconds kSoon = patience() * 2 / 3;
 
 enum class LossCause { kKernel, kDestroyed };
 
@@ -97,7 +98,7 @@ CollectiveCall sum(const cuda::DeviceMemory& memory, std::size_t count = 1000) {
 // Waits until async_status() reports an error and returns that error, or returns success after a timeout.
 Status later_status(Communicator& rank) {
   const auto start = Clock::now();
-  while (Clock::now() - start < 2 * kSoon) {
+  while (Clock::now() - start < kSoon) {
     if (Status status = rank.async_status(); !status.ok()) return status;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -133,7 +134,7 @@ void lose_before_the_input(Communicator& rank, const Loss& loss) {
   if (loss.cause == LossCause::kKernel) kernel.fail();
   if (loss.cause == LossCause::kDestroyed) {  // destroy() waits for the kernel, so it needs a thread of its own
     other = std::thread([&] { context.destroy(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(eventually([] { return !cuda::Event::create(driver()).ok(); })) << "the context is not being destroyed";
     kernel.fail();
   }
   const Status status = work->wait();
