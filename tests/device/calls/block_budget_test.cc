@@ -145,14 +145,12 @@ void call_crosswise(std::size_t many, Communicator& rank, int device) {
 }
 
 TEST(BlockBudgetJobs, ManyCommunicatorsOfOneProcessDoNotKeepEachOtherFromRunning) {
-  EXPECT_TRUE(Job(std::vector<Devices>{{0, 1}})
-                  .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
-                       std::chrono::seconds(20)));
+  EXPECT_TRUE(Job(std::vector<Devices>{{0, 1}}).run([](Communicator& rank, const Gpu&) {
+    call_crosswise(20, rank, rank.rank());
+  }));
 }
 TEST(BlockBudgetJobs, ManyCommunicatorsOfTwoProcessesDoNotKeepEachOtherFromRunning) {
-  EXPECT_TRUE(Job(Devices{0, 1})
-                  .run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); },
-                       std::chrono::seconds(20)));
+  EXPECT_TRUE(Job(Devices{0, 1}).run([](Communicator& rank, const Gpu&) { call_crosswise(20, rank, rank.rank()); }));
 }
 // How many blocks the launches of the simple protocol in this process had: bit n is 1 if one of them had n.
 std::atomic<std::uint64_t> seen_blocks = 0;
@@ -176,7 +174,7 @@ void count_blocks() {
 // Runs the job on GPUs that run this many blocks at once.
 bool run_with_blocks(const char* blocks, const Job::Body& body) {
   setenv("FAKE_CUDA_BLOCKS", blocks, 1);
-  const bool right = Job(Devices{0, 1}).run(body, test::scaled(std::chrono::seconds(60)), count_blocks);
+  const bool right = Job(Devices{0, 1}).run(body, kLongTimeout, count_blocks);
   unsetenv("FAKE_CUDA_BLOCKS");
   return right;
 }
@@ -265,7 +263,7 @@ TEST(BlockBudgetJobs, RanksThatCannotGoInRoundsGoByTheHost) {
     must(launches > 0, "the GPUs carried out no call, not even the first one");
     must(launches < 2 * 12, "the GPUs carried out all calls");
   };
-  EXPECT_TRUE(Job(std::vector<Devices>{{0, 0, 1}}).run(body, std::chrono::seconds(20)));
+  EXPECT_TRUE(Job(std::vector<Devices>{{0, 0, 1}}).run(body));
 }
 
 }  // namespace

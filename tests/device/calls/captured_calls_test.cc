@@ -20,7 +20,8 @@ using testing::HasSubstr;
 using Kind = CollectiveKind;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kSoon{5};  // the communicators' timeouts are 20 s
+// Calls must end sooner than the timeouts of the communicators, which are patience().
+const std::chrono::milliseconds kSoon = patience() * 2 / 3;
 
 std::byte byte(std::size_t value) { return static_cast<std::byte>(value); }
 
@@ -129,7 +130,7 @@ TEST(CapturedCalls, OtherCallsKeepTheirPlaceBetweenReplays) {
       works.push_back(*std::move(work));
     }
     if (hold) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time in which a call could wrongly end
       EXPECT_FALSE(works.back().test());
       hold->release();
     }

@@ -20,6 +20,9 @@ namespace {
 
 using Kind = CollectiveKind;
 
+// The timeout of jobs in which calls must time out. It also limits the time that a registration may take.
+const std::chrono::milliseconds kShortTimeout = test::scaled(std::chrono::milliseconds(1500));
+
 constexpr std::size_t kFrom = 16 * 1024;  // the smallest block, in bytes, that copy engines transfer
 
 unsigned launches() {
@@ -28,7 +31,7 @@ unsigned launches() {
 unsigned copies() { return small_devices().calls("cuMemcpyAsync"); }
 
 bool run(const std::vector<Devices>& processes, const Job::Body& body,
-         std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+         std::chrono::milliseconds timeout = kLongTimeout) {
   return Job(processes).run(body, timeout, [] { setenv("TUTTI_DEVICE_COPIES", std::to_string(kFrom).c_str(), 1); });
 }
 
@@ -317,10 +320,7 @@ class ProcessCounter {
   }
   void arrive() const { count_->fetch_add(1); }
   void wait_for(int processes) const {
-    for (int ms = 0; count_->load() < processes; ++ms) {
-      must(ms < 60'000, "the other processes did not reach this point within 60 s");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    must(test::eventually([&] { return count_->load() >= processes; }), "the other processes did not reach this point");
   }
 
  private:
@@ -339,7 +339,7 @@ TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {
                     "for rank 1, which has not made the call");
         finished.arrive();
       },
-      std::chrono::milliseconds(1500)));
+      kShortTimeout));
 }
 
 // A rank makes the call after the others have timed out. Their streams then continue and set the same flags as after a
@@ -359,7 +359,7 @@ TEST(DeviceCopiesOfJobs, ALatecomerIsNotToldThatAllIsWell) {
         finished.arrive();
         finished.wait_for(3);
       },
-      std::chrono::milliseconds(1500)));
+      kShortTimeout));
 }
 
 // If a rank makes a different call, the other ranks must not write into its memory.
@@ -380,7 +380,7 @@ TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
           must(rank.barrier());
           if (rank.rank() == 1) {
             CallOptions longer = gpu.options();  // a longer timeout, so that the others time out first
-            longer.timeout = std::chrono::seconds(4);
+            longer.timeout = 3 * kShortTimeout;
             const Status other = other_buffer
                                      ? rank.all_gather(at(memory, 64), out, kCount, DataType::kInt32, longer)
                                      : rank.broadcast(at(memory), at(memory), kCount, DataType::kInt32, 1, longer);
@@ -397,7 +397,7 @@ TEST(DeviceCopiesOfJobs, ARankThatMakesAnotherCallIsNamed) {
             finished.wait_for(3);
           }
         },
-        std::chrono::milliseconds(1500)));
+        kShortTimeout));
   }
 }
 

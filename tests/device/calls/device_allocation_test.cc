@@ -28,7 +28,7 @@ constexpr std::size_t kBlock = kCount * sizeof(std::int32_t);
 constexpr std::size_t kLongCount =
     2 * detail::kSegmentBytes / sizeof(std::int32_t);  // the host divides it into segments
 constexpr std::chrono::milliseconds kSetupTimeout{500};
-constexpr std::chrono::milliseconds kRegisterTimeout{2000};
+const std::chrono::milliseconds kRegisterTimeout = scaled(std::chrono::milliseconds(2000));
 constexpr std::chrono::milliseconds kCallTimeout{300};  // short, because many trials end with a timeout
 
 struct GpuSetup {

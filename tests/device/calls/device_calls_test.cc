@@ -119,7 +119,7 @@ TEST_P(DeviceStreams, CallsReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
     }
     ASSERT_EQ(api.memcpy_dtod_async(later.address(), memory.address(), 1024, gpu.stream()), cuda::CUresult::kSuccess);
     ASSERT_EQ(api.memset_d8_async(memory.address(), 9, 1024, gpu.stream()), cuda::CUresult::kSuccess);
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));  // time in which a call could wrongly run
     EXPECT_EQ(api.stream_query(gpu.stream()), cuda::CUresult::kNotReady) << "the calls did not wait for the stream";
     held.release();
     EXPECT_EQ(gpu.get(later), Bytes(1024, std::byte{24}));

@@ -263,7 +263,7 @@ TEST(DeviceJobs, ARankThatCannotReachItsPeerLeavesNoMemoryBehind) {
   const auto begin = [] {
     if (done++ == 0) small_devices().fail("cuIpcOpenMemHandle", 1, cuda::CUresult::kInvalidValue);
   };
-  EXPECT_TRUE(Job({0, 1}).run(body, std::chrono::seconds(60), begin));
+  EXPECT_TRUE(Job({0, 1}).run(body, kLongTimeout, begin));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "device/native/device_calls.h"
 #include "kernels/device/call.h"
 #include "tests/device/calls/calls_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::testing {
 namespace {
@@ -22,7 +23,8 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Devices = std::vector<std::int32_t>;
 
-constexpr std::chrono::seconds kSoon{10};  // long enough for a busy machine; the communicators' timeouts are 60 s
+// An error that comes only at the timeout of the communicators, 60 s, has the code kTimeout.
+const std::chrono::milliseconds kSoon = test::patience();
 
 // A kernel that runs until fail() is called, and then fails with kIllegalAddress.
 class BadKernel {

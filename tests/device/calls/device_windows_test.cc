@@ -18,7 +18,7 @@ namespace {
 class DeviceWindows : public ::testing::TestWithParam<std::vector<Devices>> {
  protected:
   static bool run(const Job::Body& body) {
-    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { SlotInspector::begin(); });
+    return Job(GetParam()).run(body, kLongTimeout, [] { SlotInspector::begin(); });
   }
 };
 
@@ -216,28 +216,24 @@ TEST(DeviceWindowErrors, TheTableIsFull) {
 // Rank 1 uses a window that rank 0 has released. Rank 0 must report this as an error, and must not access unmapped
 // memory.
 TEST(DeviceWindowErrors, ARankThatReleasesBeforeTheOthersSaysSo) {
-  EXPECT_TRUE(
-      Job(Devices{0, 1})
-          .run(
-              [](Communicator& rank, const Gpu& gpu) {
-                const cuda::DeviceMemory memory = gpu.allocate(2 * kBlock);
-                Memory window = registered(rank, at(memory), memory.bytes());
-                sum(rank, gpu, at(memory), at(memory, kBlock), Algorithm::kOneShot);
-                if (rank.rank() == 0) window = Memory();
-                auto work = rank.start(
-                    {.input = at(memory), .output = at(memory, kBlock), .count = kCount, .type = DataType::kInt32},
-                    gpu.options(Algorithm::kOneShot));
-                must(work.ok(), "start");
-                const Status status = work->wait();
-                must(!status.ok(), "no error");
-                if (rank.rank() == 0) {
-                  must(status.error().code == ErrorCode::kInvalidArgument && status.error().rank == 1 &&
-                           status.error().message.find("whose registration has ended here") != std::string::npos,
-                       to_string(status.error()));
-                }
-                gpu.synchronize();
-              },
-              std::chrono::milliseconds(500)));
+  EXPECT_TRUE(Job(Devices{0, 1}).run([](Communicator& rank, const Gpu& gpu) {
+    const cuda::DeviceMemory memory = gpu.allocate(2 * kBlock);
+    Memory window = registered(rank, at(memory), memory.bytes());
+    sum(rank, gpu, at(memory), at(memory, kBlock), Algorithm::kOneShot);
+    if (rank.rank() == 0) window = Memory();
+    auto work =
+        rank.start({.input = at(memory), .output = at(memory, kBlock), .count = kCount, .type = DataType::kInt32},
+                   gpu.options(Algorithm::kOneShot));
+    must(work.ok(), "start");
+    const Status status = work->wait();
+    must(!status.ok(), "no error");
+    if (rank.rank() == 0) {
+      must(status.error().code == ErrorCode::kInvalidArgument && status.error().rank == 1 &&
+               status.error().message.find("whose registration has ended here") != std::string::npos,
+           to_string(status.error()));
+    }
+    gpu.synchronize();
+  }));
 }
 
 TEST(DeviceWindowErrors, WhereTheHostCarriesCallsOut) {
@@ -248,7 +244,7 @@ TEST(DeviceWindowErrors, WhereTheHostCarriesCallsOut) {
                  "the host carries out this communicator's calls"),
          "staged");
   };
-  EXPECT_TRUE(Job(Devices{0, 0}).run(body, std::chrono::seconds(60), staged));
+  EXPECT_TRUE(Job(Devices{0, 0}).run(body, kLongTimeout, staged));
 }
 
 // All ranks are in one process. Without a window they read each other's memory by its address; with a window they use

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/device/calls/calls_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::testing {
 
@@ -30,6 +31,9 @@ inline void must(bool holds, const std::string& what) {
   _exit(1);
 }
 inline void must(const Status& status) { must(status.ok(), status.ok() ? "" : to_string(status.error())); }
+
+// The timeout of jobs in which no call may time out.
+inline const std::chrono::milliseconds kLongTimeout = 2 * test::patience();
 
 class Job {
  public:
@@ -60,10 +64,10 @@ class Job {
   // Runs `body` as every rank. `begin` is called in each process before its ranks are created. Returns true if all
   // processes have exited with status 0.
   bool run(
-      const Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60),
-      const std::function<void()>& begin = [] {}, const Making* making = nullptr) {
+      const Body& body, std::chrono::milliseconds timeout = kLongTimeout, const std::function<void()>& begin = [] {},
+      const Making* making = nullptr) {
     options_.timeout = timeout;
-    options_.setup_timeout = making == nullptr ? std::chrono::seconds(60) : timeout;
+    options_.setup_timeout = making == nullptr ? kLongTimeout : timeout;
     std::vector<pid_t> processes;
     std::int32_t first = 0;
     int number = 0;

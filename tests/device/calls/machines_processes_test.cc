@@ -15,7 +15,7 @@
 namespace tutti::testing {
 namespace {
 
-bool run(const Job::Body& body, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+bool run(const Job::Body& body, std::chrono::milliseconds timeout = kLongTimeout) {
   Job job({0, 1, 2, 3});
   job.set_processes_of_a_machine(2);
   return job.run(body, timeout);

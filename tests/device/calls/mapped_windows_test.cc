@@ -48,7 +48,7 @@ std::ptrdiff_t open_files() {
 class MappedWindows : public ::testing::TestWithParam<std::vector<Devices>> {
  protected:
   static bool run(const Job::Body& body) {
-    return Job(GetParam()).run(body, std::chrono::seconds(60), [] { SlotInspector::begin(); });
+    return Job(GetParam()).run(body, kLongTimeout, [] { SlotInspector::begin(); });
   }
 };
 

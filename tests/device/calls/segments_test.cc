@@ -24,7 +24,7 @@ using detail::kSegmentBytes;
 using testing::HasSubstr;
 using Kind = CollectiveKind;
 
-constexpr std::chrono::seconds kLong{20};
+const std::chrono::milliseconds kLong = patience();
 constexpr std::size_t kThree = 3 * kSegmentBytes;  // size of a call in bytes that has three segments
 
 // Creates the ranks of a job. The first `with_gpu` ranks have a device. If at least one rank has a device, long calls
@@ -302,14 +302,16 @@ TEST(PiecesOfCalls, AWorkAndAGroupWaitForAllOfThem) {
 // ranks must agree on the number of the next call.
 TEST(PiecesOfCalls, FailTogetherAndLeaveTheRanksInStep) {
   for (const JobConfiguration& configuration : {kConfigurations[0], kConfigurations[1]}) {
-    Communicators ranks = make_mixed(configuration, 2, 1, std::chrono::milliseconds(300));
+    Communicators ranks = make_mixed(configuration, 2, 1);
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(kThree);
     // This call opens the connections. They are needed to report the failure to the peer.
     on_every_rank(ranks, [](Communicator& rank) { EXPECT_TRUE(sum_is_right(rank, 10)); });
     gpu.put(memory, Bytes(kThree, std::byte{1}));
     fake().hold_copy("cuMemcpyDtoHAsync", 2);  // the input of the second segment is late
-    ASSERT_TRUE(ranks[0]->run(sum_of_bytes(pointer(memory), kThree), on(gpu)).ok());
+    CallOptions impatient = on(gpu);
+    impatient.timeout = scaled(std::chrono::milliseconds(300));
+    ASSERT_TRUE(ranks[0]->run(sum_of_bytes(pointer(memory), kThree), impatient).ok());
     Status first;
     await("rank 0's failure", [&] { return !(first = ranks[0]->async_status()).ok(); });
     EXPECT_EQ(first.error().code, ErrorCode::kTimeout);

@@ -140,7 +140,7 @@ TEST(StagedCalls, ReturnBeforeTheyRanAndKeepTheOrderOfTheStream) {
               cuda::CUresult::kSuccess);
     ASSERT_EQ(driver().api().memset_d8_async(memory.address(), 9, 1024, stream), cuda::CUresult::kSuccess);
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time in which a call could wrongly run
     EXPECT_EQ(driver().api().stream_query(stream), cuda::CUresult::kNotReady)
         << "the calls did not wait for the stream";
     held.release();
@@ -312,7 +312,7 @@ TEST(StagedCalls, TransfersOfSeveralStreamsKeepTheirOrder) {
     BlockedStream held(driver(), gpu.stream());
     ASSERT_TRUE(rank.send(pointer(first), 256, DataType::kUint8, 1, on(gpu)).ok());
     ASSERT_TRUE(rank.send(pointer(second), 256, DataType::kUint8, 1, by_other).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time in which the second could wrongly overtake
     held.release();
     gpu.synchronize();
     ASSERT_TRUE(other.synchronize().ok());
@@ -405,7 +405,7 @@ TEST(StagedCalls, BadArgumentsAreNamed) {
 }
 
 TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
-  Communicators ranks = make_ranks(2, std::chrono::seconds(2));
+  Communicators ranks = make_ranks(2);
   on_every_rank(ranks, [](Communicator& rank) {
     const Gpu gpu(0);
     const cuda::DeviceMemory memory = gpu.allocate(4096);
@@ -420,8 +420,10 @@ TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
   });
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(4096);
+  CallOptions impatient = on(gpu);
+  impatient.timeout = scaled(std::chrono::milliseconds(500));
   ASSERT_TRUE(
-      ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, on(gpu)).ok());
+      ranks[0]->all_reduce(pointer(memory), pointer(memory), 9, DataType::kInt32, ReduceOp::kSum, impatient).ok());
   gpu.synchronize();
   const Status status = ranks[0]->async_status();
   ASSERT_FALSE(status.ok());
@@ -430,7 +432,7 @@ TEST(StagedCalls, WhatFailsLaterIsToldAndTheStreamGoesOn) {
 }
 
 TEST(StagedCalls, TheEndOfACommunicatorLetsItsStreamsGoOn) {
-  Communicators ranks = make_ranks(2, std::chrono::seconds(20));
+  Communicators ranks = make_ranks(2, 2 * patience());
   const Gpu gpu(0);
   const cuda::DeviceMemory memory = gpu.allocate(4096);
   for (int call = 0; call < 3; ++call) {
@@ -440,7 +442,7 @@ TEST(StagedCalls, TheEndOfACommunicatorLetsItsStreamsGoOn) {
   const auto start = std::chrono::steady_clock::now();
   ranks[0].reset();
   gpu.synchronize();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, patience());
 }
 
 // Each driver function that a call uses fails once. The next call must work, and no pinned memory may be leaked.

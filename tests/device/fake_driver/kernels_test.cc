@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/device/unit/driver_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::cuda {
 namespace {
@@ -52,8 +53,7 @@ TEST_F(KernelsTest, LaunchesOfSeveralStreamsAndDevicesRunAtOnce) {
   define("meet", {sizeof(int)}, [&arrived](const fake::FakeLaunch& launch) {
     const int all = *static_cast<int*>(launch.arguments[0]);
     ++arrived;
-    for (int i = 0; i < 5000 && arrived < all; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return arrived >= all ? CUresult::kSuccess : CUresult::kLaunchTimeout;
+    return test::eventually([&] { return arrived >= all; }) ? CUresult::kSuccess : CUresult::kLaunchTimeout;
   });
   load();
   auto primary = good(PrimaryContext::retain(driver(), 1));
@@ -81,7 +81,7 @@ TEST_F(KernelsTest, AKernelThatFindsNoRoomWaitsForTheOneBeforeIt) {
     int before = most;
     while (before < now && !most.compare_exchange_weak(before, now)) {
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time in which another one could wrongly run
     --running;
     return CUresult::kSuccess;
   });
