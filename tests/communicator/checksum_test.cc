@@ -14,6 +14,7 @@
 
 #include "communicator/process_support.h"
 #include "communicator/support.h"
+#include "tests/support/threads.h"
 
 namespace {
 
@@ -181,16 +182,15 @@ TEST(Checksums, FindABitThatWasFlippedInASlot) {
   Communicators ranks = summed(2, "shm");
   expect_good_sums(ranks);
   std::vector<Status> results(2);
+  std::atomic<pid_t> caller = 0;
   std::thread early([&] {
     std::vector<float> data(kCount, kPattern);
+    caller = gettid();
     results[0] = sum(*ranks[0], data);
   });
-  bool flipped = false;  // flipped before rank 1 calls, so that rank 1 cannot have read the slot
-  for (int i = 0; i < 2000 && !flipped; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    flipped = flip_in_shared_memory();
-  }
-  EXPECT_TRUE(flipped) << "the pattern was not found in shared memory";
+  // Rank 0 has written its slots when it waits for rank 1. Rank 1 calls after the flip, so it has not read them yet.
+  EXPECT_TRUE(eventually([&] { return caller != 0; }) && falls_asleep(caller));
+  EXPECT_TRUE(flip_in_shared_memory()) << "the pattern was not found in shared memory";
   std::vector<float> data(kCount, 1.0F);
   results[1] = sum(*ranks[1], data);
   early.join();

@@ -265,7 +265,7 @@ TEST(ShmMailboxes, RanksThatRunAheadOverwriteNothing) {
 TEST(ShmMailboxes, AnAbortEndsAWaitingShortCall) {
   Communicators ranks = make_ranks(2);
   std::thread aborts([&ranks] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // an earlier abort gives the same result
     ranks[0]->abort();
   });
   float one = 1.0f;
@@ -333,6 +333,7 @@ TEST(ShmMailboxes, DisagreementWithARootFarAheadIsTold) {
       // The loop ends when the peer takes no more messages.
       return;
     }
+    // Usually the root is far ahead by then. If it is not, this rank waits for it, and the error is the same.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     const Status status = broadcast(2);
     ASSERT_FALSE(status.ok());
@@ -360,9 +361,15 @@ TEST(ShmMailboxes, SpinningThatDoesNotPayIsGivenUp) {
     ranks.push_back(detail::CommunicatorImpl::wrap(std::make_unique<detail::CommunicatorImpl>(
         detail::Membership{.rank = rank, .ranks = 2}, std::move(world), patience())));
   }
-  on_every_rank(ranks, [](Communicator& rank) {
+  std::atomic<pid_t> waiting = 0;  // the thread of rank 0
+  std::atomic<int> rounds = 0;     // that rank 0 has begun
+  on_every_rank(ranks, [&](Communicator& rank) {
+    if (rank.rank() == 0) waiting = gettid();
     for (int round = 0; round < 30; ++round) {
-      if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (rank.rank() == 0) ++rounds;
+      if (rank.rank() == 1) {
+        ASSERT_TRUE(eventually([&] { return rounds > round; }) && falls_asleep(waiting));
+      }
       float one = 1.0f;
       ASSERT_TRUE(rank.all_reduce(&one, &one, 1, DataType::kFloat32, ReduceOp::kSum).ok());
     }
