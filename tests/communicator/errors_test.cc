@@ -113,7 +113,7 @@ struct Disagreement {
 // Rank 2 of 4 passes one different argument. Every rank must get an error that says so, and the next call must
 // succeed.
 TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
-  Communicators ranks = make_ranks(4, std::chrono::seconds(15));
+  Communicators ranks = make_ranks(4);
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
     const Disagreement usual{.argument = "", .algorithm = algorithm};
     for (const Disagreement& odd :
@@ -147,7 +147,7 @@ TEST(Mismatch, NamesRankAndArgumentOnEveryRankAndLeavesTheCommunicatorUsable) {
 // more failing calls in a row than there are slots.
 TEST(Mismatch, ManyInARowLeaveTheCommunicatorUsable) {
   for (const Algorithm algorithm : algorithms_of(CollectiveKind::kAllReduce)) {
-    Communicators ranks = make_ranks(3, std::chrono::seconds(15));
+    Communicators ranks = make_ranks(3);
     on_every_rank(ranks, [&](Communicator& rank) {
       std::vector<float> data(30'000, 1.0f);
       for (int call = 0; call < 10; ++call) {
@@ -169,7 +169,7 @@ TEST(Mismatch, RandomDisagreementsNeverPassAndNeverBreakTheCommunicator) {
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
     const std::int32_t size = 2 + static_cast<std::int32_t>(random() % 4);
-    Communicators ranks = make_ranks(size, std::chrono::seconds(15));
+    Communicators ranks = make_ranks(size);
     for (int call = 0; call < 25; ++call) {
       struct Arguments {
         std::size_t count;
@@ -314,9 +314,9 @@ TEST(Deadline, TheCommunicatorWorksOnWhenTheLateRankHasCaughtUp) {
 }
 
 TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
-  Communicators ranks = make_ranks(3, std::chrono::seconds(30));
+  Communicators ranks = make_ranks(3);
   std::thread killer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // an earlier abort gives the same result
     ranks[0]->abort();
   });
   on_every_rank(ranks, [](Communicator& rank) {
@@ -331,7 +331,7 @@ TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
 }
 
 TEST(Abort, EndsAsynchronousOperationsToo) {
-  Communicators ranks = make_ranks(2, std::chrono::seconds(30));
+  Communicators ranks = make_ranks(2);
   std::vector<float> data(100);
   auto work = start_sum(*ranks[0], data.data(), data.data(), 100);
   ASSERT_TRUE(work.ok());
@@ -342,7 +342,7 @@ TEST(Abort, EndsAsynchronousOperationsToo) {
 }
 
 TEST(Leaving, APeerThatIsDestroyedIsNamedAndAnUnfinishedOperationEnds) {
-  Communicators ranks = make_ranks(2, std::chrono::seconds(30));
+  Communicators ranks = make_ranks(2);
   std::vector<float> data(100);
   ranks[1].reset();
   const Status status = ranks[0]->all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum);
@@ -350,7 +350,7 @@ TEST(Leaving, APeerThatIsDestroyedIsNamedAndAnUnfinishedOperationEnds) {
   EXPECT_EQ(status.error().code, ErrorCode::kPeerLost) << to_string(status.error());
   EXPECT_EQ(status.error().rank, 1);
 
-  Communicators others = make_ranks(2, std::chrono::seconds(30));
+  Communicators others = make_ranks(2);
   auto work = start_sum(*others[0], data.data(), data.data(), 100);
   ASSERT_TRUE(work.ok());
   others[0].reset();

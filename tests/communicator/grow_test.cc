@@ -141,7 +141,7 @@ TEST_P(Grow, ReplacesAKilledRank) {
       return again.ok() && sum_is_right(**again, 1000) && sum_is_right(**again, 300'007) ? 0 : 4;
     }));
   }
-  for (int i = 0; i < 4000 && board.ready < 3; ++i) std::this_thread::sleep_for(milliseconds(5));
+  wait_for(board.ready, 3);
   kill(children[0], SIGKILL);
   children.push_back(start([&] { return join_as_new_rank(board, 2, 3, GetParam()); }));
   for (std::size_t i = 0; i < children.size(); ++i) EXPECT_EQ(status_of(children[i]), i == 0 ? 128 + SIGKILL : 0) << i;
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Grow, testing::Values("auto", "tcp"),
 
 TEST(Grow, RefusesWhatCannotBeRight) {
   CommunicatorOptions options;
-  options.setup_timeout = milliseconds(500);
+  options.setup_timeout = scaled(milliseconds(2000));  // of each grow(); the last one below lasts until then
   auto made = Communicator::create_all(2, options);
   ASSERT_TRUE(made.ok());
   on_every_rank(*made, [](Communicator& rank) {

@@ -146,7 +146,7 @@ TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
       }));
     }
     wait_for(report.ready, kSize);
-    std::this_thread::sleep_for(milliseconds(200));
+    std::this_thread::sleep_for(milliseconds(200));  // usually in the middle of a call, as above
     const std::int64_t killed_ms = now_ms();
     kill(children[2], SIGKILL);
     for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -171,7 +171,7 @@ TEST(SetUp, AMissingRankIsNamedToAllWhoCame) {
     children.push_back(start([=, &report] {
       ++report.ready;
       CommunicatorOptions options = job(rank, kSize, port);
-      if (rank == 0) options.setup_timeout = scaled(milliseconds(700));
+      if (rank == 0) options.setup_timeout = scaled(milliseconds(1500));
       auto communicator = Communicator::create(options);
       if (communicator.ok()) return 2;
       const Error& error = communicator.error();

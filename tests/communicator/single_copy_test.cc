@@ -123,7 +123,7 @@ TEST(Direct, TakesTurnsWithAllOtherCalls) {
 // anything into that memory.
 TEST(Direct, WhoGivesUpHasItsMemoryBack) {
   constexpr std::size_t kCount = 100'000;
-  Communicators ranks = make_ranks(2, std::chrono::seconds(1));
+  Communicators ranks = make_ranks(2);
   std::barrier given_up(2);
   std::barrier come_late(2);
   on_every_rank(ranks, [&](Communicator& rank) {
@@ -132,8 +132,10 @@ TEST(Direct, WhoGivesUpHasItsMemoryBack) {
     auto* data = reinterpret_cast<float*>(memory->data());
     for (int round = 0; round < 3; ++round) {
       std::fill_n(data, kCount, 1.0f);
+      CallOptions options;
+      if (rank.rank() == 0) options.timeout = scaled(std::chrono::milliseconds(500));
       if (rank.rank() == 1) given_up.arrive_and_wait();
-      const Status status = rank.all_reduce(data, data, kCount, DataType::kFloat32, ReduceOp::kSum);
+      const Status status = rank.all_reduce(data, data, kCount, DataType::kFloat32, ReduceOp::kSum, options);
       EXPECT_FALSE(status.ok());
       if (rank.rank() == 0) {
         EXPECT_THAT(to_string(status.error()), HasSubstr("not entered by rank 1"));

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(ChecksumWorlds, UserReductions, testing::ValuesIn(kChec
                          [](const auto& world) { return std::string(world.param.name); });
 
 TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {
-  auto ranks = make_ranks(2, std::chrono::milliseconds(2000));
+  auto ranks = make_ranks(2);
   std::vector<Matrix> data(10);
   CallOptions options;
   options.reduction = {.combine = multiply, .element_bytes = sizeof(Matrix), .commutative = false};
@@ -117,7 +117,7 @@ TEST(UserReductions, AreRefusedWhereTheyCannotBeRight) {
 }
 
 TEST(UserReductions, NameTheRankThatMeansAnother) {
-  auto ranks = make_ranks(3, std::chrono::milliseconds(2000));
+  auto ranks = make_ranks(3);
   on_every_rank(ranks, [](Communicator& rank) {
     std::vector<Matrix> data(10);
     CallOptions options;

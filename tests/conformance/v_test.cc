@@ -88,9 +88,7 @@ TEST_P(VVariants, NameTheRankWhoseCountsDiffer) {
     std::vector<std::size_t> counts = {4, 5, 6};
     if (rank.rank() == 2) counts = {4, 6, 5};  // with the same sum
     std::vector<float> own(6), whole(15);
-    CallOptions options;
-    options.timeout = std::chrono::seconds(3);
-    const Status status = rank.all_gather_v(own.data(), whole.data(), {.counts = counts}, DataType::kFloat32, options);
+    const Status status = rank.all_gather_v(own.data(), whole.data(), {.counts = counts}, DataType::kFloat32);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << tutti::to_string(status.error());
     EXPECT_EQ(status.error().rank, rank.rank() == 2 ? status.error().rank : 2);
