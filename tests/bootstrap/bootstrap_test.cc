@@ -182,7 +182,7 @@ TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   const int listening_fd = listener.release();
-  const milliseconds limit = test::scaled(milliseconds(600));
+  const milliseconds limit = test::scaled(milliseconds(1500));
   on_ranks({0, 1, 3}, [&](std::int32_t rank) {
     RendezvousOptions options = job(rank, 4, port);
     if (rank == 0) {
@@ -198,7 +198,11 @@ TEST(RendezvousServer, AMissingRankIsNamedToAllAndSoAreThoseWhoWereRefused) {
     const Error error = failure_of(options);
     EXPECT_EQ(error.code, ErrorCode::kTimeout);
     EXPECT_EQ(error.rank, 2);
-    expect_words(error, "rank(s) 2, 3 of 4 did not join within " + std::to_string(limit.count()) + " ms");
+    expect_words(error, "rank(s) 2, 3 of 4 ");
+    // The server has the same time as rank 0. If the server's thread starts late, rank 0 gives up first.
+    if (error.message.find("rank 0 gave up set-up") == std::string::npos) {
+      expect_words(error, "did not join within " + std::to_string(limit.count()) + " ms");
+    }
     expect_words(error, "another job");
   });
   close(listening_fd);
@@ -222,7 +226,7 @@ TEST(RendezvousServer, WhoeverGivesUpFirstIsToldWhoWasMissingAndSoAreTheOthers) 
   EXPECT_TRUE(zero.join());
   EXPECT_TRUE(three.join());
   RendezvousOptions options = job(1, 4, port);
-  options.timeout_ms = test::scaled(milliseconds(300)).count();
+  options.timeout_ms = test::scaled(milliseconds(1500)).count();  // rank 1 must have joined by then
   expect_right(failure_of(options));
   for (Rank* rank : {&zero, &three}) {
     const std::string told = rank->receive_sealed();
@@ -236,7 +240,7 @@ TEST(RendezvousServer, TakesALateBlobAndAGoodbyeAfterTheFailure) {
   auto listener = listen_somewhere();
   const std::uint16_t port = listener.port();
   auto options = job(0, 2, port);
-  options.timeout_ms = 300;
+  options.timeout_ms = test::scaled(milliseconds(1500)).count();  // rank 1 must have joined by then
   options.listening_fd = listener.release();
   auto rank = std::make_unique<Rank>(port, 1, 2);  // connected before rank 0 begins
   std::thread late([rank = std::move(rank)] {

@@ -133,10 +133,8 @@ class Middle {
     socklen_t size = sizeof(peer);
     const int from = accept(listener_, reinterpret_cast<sockaddr*>(&peer), &size);
     std::uint16_t meant = 0;
-    for (int i = 0; i < 5000 && meant == 0; ++i) {
-      meant = detour->meant[ntohs(peer.sin_port)].exchange(0);
-      if (meant == 0) std::this_thread::sleep_for(milliseconds(1));
-    }
+    static_cast<void>(
+        eventually([&] { return stop_ || (meant = detour->meant[ntohs(peer.sin_port)].exchange(0)) != 0; }));
     const int to = meant == 0 ? -1 : dial(meant, [this] { return stop_.load(); });
     pairs_.push_back({.from = from, .to = to, .open = from >= 0 && to >= 0, .seen = {}});
   }

@@ -343,7 +343,7 @@ TEST(Fork, AChildMayDestroyItsCopyAfterBackgroundWork) {
   EXPECT_TRUE(start_sum(*ranks[0], data.data(), data.data(), data.size())->wait().ok());
   const pid_t child = fork();
   if (child == 0) {
-    alarm(10);
+    alarm(static_cast<unsigned>(patience() / std::chrono::seconds(1)));
     ranks.clear();
     _exit(0);
   }

@@ -289,7 +289,7 @@ TEST(NcclLife, AThousandOfThemLeaveNothing) {
 #endif
   const pid_t child = fork();
   if (child == 0) {
-    alarm(110);
+    alarm(kLongestChildS);
     const auto cycle = [] {
       ncclComm_t comms[2] = {};
       if (ncclCommInitAll(comms, 2, nullptr) != ncclSuccess) _exit(2);

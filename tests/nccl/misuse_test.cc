@@ -349,7 +349,7 @@ const int kBody = [] {
 int status_in(const std::vector<std::pair<const char*, const char*>>& variables, const char* body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(100);
+    alarm(kLongestChildS);
     for (const auto& [name, value] : variables) setenv(name, value, 1);
     setenv("MISUSE_TEST_BODY", body, 1);
     execl("/proc/self/exe", "body", nullptr);

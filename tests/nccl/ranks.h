@@ -23,6 +23,9 @@ namespace tutti::nccl_test {
 // Set before anything reads it, so that the ranks of the tests use loopback.
 inline const int kOnLoopback = setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 
+// Time limit of a child, in seconds, so that no child outlives a broken test.
+inline const unsigned kLongestChildS = static_cast<unsigned>(4 * test::patience() / std::chrono::seconds(1));
+
 // Returns a description of the error on this rank, or an empty string.
 using Body = std::function<std::string(ncclComm_t comm, int rank, int ranks)>;
 
@@ -101,7 +104,7 @@ inline std::vector<pid_t> start_processes(int ranks, const Body& body) {
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(100);  // so that no child outlives a broken test
+      alarm(kLongestChildS);
       ncclUniqueId id;
       std::string wrong;
       if (rank == 0) {

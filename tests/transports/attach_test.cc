@@ -16,11 +16,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
+
+#include "tests/support/patience.h"
 
 namespace tutti {
 namespace {
@@ -45,6 +48,9 @@ class Pages {
   void* data_;
 };
 
+// Time limit of a child, in seconds, so that no child outlives a broken test.
+const unsigned kLongestChildS = static_cast<unsigned>(2 * test::patience() / std::chrono::seconds(1));
+
 // A forked child. The constructor returns when the child has run body(). The child then does nothing until it is
 // killed.
 class Child {
@@ -54,7 +60,7 @@ class Child {
     EXPECT_EQ(pipe(done), 0);
     process_ = fork();
     if (process_ == 0) {
-      alarm(60);  // so that no child outlives a broken test
+      alarm(kLongestChildS);
       body();
       static_cast<void>(!write(done[1], "", 1));
       while (true) pause();
@@ -86,7 +92,7 @@ class Child {
 int in_a_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(kLongestChildS);
     _exit(body());
   }
   int status = 0;

@@ -8,12 +8,15 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
 #include <thread>
+
+#include "tests/support/patience.h"
 
 namespace tutti {
 namespace {
@@ -72,7 +75,7 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
   ASSERT_TRUE(monitor->watch(begin, begin + kBytes));
   bool permitted = false;
   bool reported = false;
-  std::chrono::nanoseconds used{};
+  std::chrono::nanoseconds used{}, waited{};
   std::thread([&] {
     permitted = become_real_time(1);
     if (!permitted) return;
@@ -85,8 +88,10 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
     });
     while (!begun) sched_yield();  // returns when the second thread, which starts with priority 1, has run
     const auto before = own_cpu_time();
+    const auto start = std::chrono::steady_clock::now();
     EXPECT_TRUE(monitor->gone_since(cursor, [&](std::uintptr_t from, std::uintptr_t) { reported |= from == begin; }));
     used = own_cpu_time() - before;
+    waited = std::chrono::steady_clock::now() - start;
     other.join();
   }).join();
   if (!permitted) {
@@ -94,7 +99,8 @@ TEST(MemoryMonitor, ARealTimeThreadSleepsWhileItWaits) {
     GTEST_SKIP() << "this system lets this user start no real-time threads";
   }
   EXPECT_TRUE(reported);
-  EXPECT_LT(used, std::chrono::milliseconds(300));
+  // On a busy machine the monitor's thread may be late, so the wait lasts longer and needs more CPU time.
+  EXPECT_LT(used, std::max<std::chrono::nanoseconds>(test::scaled(std::chrono::milliseconds(300)), waited / 2));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 pid_t start_child() {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(100);
+    alarm(static_cast<unsigned>(2 * test::patience() / std::chrono::seconds(1)));
     while (true) pause();
   }
   return child;

@@ -216,7 +216,7 @@ void exchange(TcpTransport& rank, std::uint32_t self, SendConnection& send, Rece
         }
         return received == kMessages && sent == kMessages && send.handed_over();
       },
-      60000))
+      2 * test::patience().count()))
       << sent << " sent, " << received << " received";
 }
 

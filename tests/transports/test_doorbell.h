@@ -8,8 +8,10 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
+#include "tests/support/patience.h"
 #include "transports/poll_doorbell.h"
 
 namespace tutti {
@@ -55,11 +57,13 @@ class TestDoorbell final : public PollDoorbell {
   int event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 };
 
+// A sleep of this length has lost its wake-up.
+inline const std::int64_t kLostNs = std::chrono::nanoseconds(test::patience()).count();
+
 // Sleeps until `arrived` is true, as a rank does. Returns false if a sleep reached its timeout, so that a wake-up
 // was lost.
 template <class Arrived>
 bool sleep_until(Doorbell& doorbell, const Arrived& arrived) {
-  constexpr std::chrono::seconds kLost{20};
   while (!arrived()) {
     doorbell.arm();
     if (arrived()) {
@@ -67,8 +71,8 @@ bool sleep_until(Doorbell& doorbell, const Arrived& arrived) {
       return true;
     }
     const auto start = std::chrono::steady_clock::now();
-    doorbell.sleep(std::chrono::nanoseconds(kLost).count());
-    if (std::chrono::steady_clock::now() - start >= kLost) return false;
+    doorbell.sleep(kLostNs);
+    if (std::chrono::steady_clock::now() - start >= test::patience()) return false;
   }
   return true;
 }

@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "tests/device/unit/driver_support.h"
+#include "tests/support/patience.h"
 
 namespace tutti::cuda {
 
@@ -96,7 +97,7 @@ inline void run_two(const std::function<void(ProcessChannel)>& first,
     children[i] = fork();
     ASSERT_GE(children[i], 0);
     if (children[i] != 0) continue;
-    alarm(30);
+    alarm(static_cast<unsigned>(2 * test::patience() / std::chrono::seconds(1)));
     (i == 0 ? first : second)(ProcessChannel(ends[i]));
     must(fake::control()->leaks().empty());
     _exit(0);
