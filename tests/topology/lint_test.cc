@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 
+#include "tests/support/patience.h"
 #include "topology/xml/xml.h"
 #include "xml_files.h"
 
@@ -226,7 +227,7 @@ TEST(Lint, HostileTextsAreRefusedWithTheirLine) {
   std::string many = "<system version=\"1\">\n<cpu numaid=\"0\"";
   for (int i = 0; i < 1'000; ++i) many += " a" + std::to_string(i) + "=\"\"";
   expect_error(many + "/></system>", "more than 32 attributes", 2);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * test::patience());
 }
 
 TEST(Lint, WholeFilesOfFaultsStayBounded) {
@@ -240,7 +241,7 @@ TEST(Lint, WholeFilesOfFaultsStayBounded) {
   std::string cpus = "<system version=\"1\">\n";
   for (int i = 0; i < 4'000; ++i) cpus += "<cpu numaid=\"" + std::to_string(i) + "\" affinity=\"ffffffff\"/>\n";
   expect_error(cpus + "</system>", "4000 <cpu> elements; a machine has at most 256", 258);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 2 * test::patience());
 }
 
 TEST(Lint, CyclesOfSwitchesEnd) {

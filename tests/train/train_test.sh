@@ -149,9 +149,9 @@ processes_equal_one_process() {
 
 a_missing_data_set_names_the_package() {
   mkdir "$here/empty"
-  local start=$SECONDS
+  local start=$SECONDS # a rank that waited for the others would need a minute or more
   expect_failure 1 'dataset-fashion-mnist' cnn --ranks 3 --data-dir "$here/empty"
-  [ $((SECONDS - start)) -le 10 ] || fail "it takes $((SECONDS - start)) s"
+  [ $((SECONDS - start)) -le "${patience_s%.*}" ] || fail "it takes $((SECONDS - start)) s"
   expect_lines 1 .
   expect_failure 1 '--data-dir' gpt --ranks 3 --data text --data-dir "$here/empty"
   expect_lines 1 .
@@ -404,7 +404,7 @@ another_launcher_starts_it() {
   local program
   for program in "$tutti train" "$(dirname "$tutti")/tutti-train"; do
     # shellcheck disable=SC2086
-    timeout -k 5 60 "$tutti" run -n 2 -- $program cnn --data generated --samples 32 --batch 16 --steps 3 \
+    timeout -k 5 "$(scaled 60)" "$tutti" run -n 2 -- $program cnn --data generated --samples 32 --batch 16 --steps 3 \
       --test-every 0 --json "$log" >"$here/out" 2>"$here/err" || fail "status $?"
     records '
 check([r["record"] for r in logs[0]] == ["run", "step", "step", "step", "epoch", "result"], logs[0])
@@ -413,11 +413,14 @@ check(logs[0][0]["ranks"] == 2 and logs[0][0]["data"] == 2, logs[0][0])' "$log"
   done
 }
 
-# Two threads per rank share cores with other processes. Threads that wait must not spin, which would take 40 times
-# as long.
+# Two threads per rank share cores with other processes. Threads that wait must not spin. On two cores the job was
+# measured to need 1.7 s of processor time, and 7.3 s with threads that spin. Other load makes it slower, but it then
+# needs hardly more processor time.
 threads_share_cores() {
-  expect_good "${gpt[@]/%1/2}" --ranks 2 --steps 20 --test-every 0 --json "$log"
-  records 'check(logs[0][-1]["seconds"] < 5, logs[0][-1])' "$log"
+  local TIMEFORMAT='%U %S'
+  { time expect_good "${gpt[@]/%1/2}" --ranks 2 --steps 60 --test-every 0 --json "$log"; } 2>"$here/time"
+  awk -v limit="$(scaled 4)" '{ exit !($1 + $2 < limit) }' "$here/time" ||
+    fail "it takes $(cat "$here/time") s of processor time (user and system)"
 }
 
 fashion_mnist_is_learned() {

@@ -5,10 +5,12 @@
 # The test hides the usual folders in namespaces of its own. Exits with 77 if it cannot create namespaces.
 set -euo pipefail
 tool=$(realpath "$1")
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../../support/patience.sh" "$tool"
 
 if [ "${2-}" != --inside ]; then
   unshare -rmn true 2>/dev/null || exit 77
-  exec timeout -k 1 60 unshare -rmn --kill-child bash "${BASH_SOURCE[0]}" "$tool" --inside
+  exec timeout -k 1 "$(scaled 60)" unshare -rmn --kill-child bash "${BASH_SOURCE[0]}" "$tool" --inside
 fi
 
 ip link set lo up

@@ -20,6 +20,7 @@ fi
 . "$(dirname "$0")/../../support/script.sh"
 # shellcheck source=tests/support/patience.sh
 . "$(dirname "$0")/../../support/patience.sh" "$tutti"
+limit_s=$(scaled 150) # for one job
 # shellcheck source=tests/support/ports.sh
 . "$(dirname "$0")/../../support/ports.sh"
 perf=("$tutti" perf all_reduce -b 64 -e 64 -w 1)
@@ -34,7 +35,7 @@ somebody_listens() { (: <>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 starts_every_rank() {
   local log port
   port=$(free_port 9) # for the store, and for the eight ports that the ranks try afterwards
-  TUTTI_LOG=info timeout 120 "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
+  TUTTI_LOG=info timeout "$limit_s" "$torchrun" --master-port "$port" --nproc-per-node 4 --no-python "${perf[@]}" \
     >"$here/out" 2>"$here/err" || fail "status $?"
   expect_one_report 4 "$here/out"
   log="torchrun: rank 3 (RANK), 4 ranks (WORLD_SIZE), local rank 3 (LOCAL_RANK), .*ports $((port + 1)) to $((port + 8))"
@@ -47,8 +48,8 @@ jobs_at_the_same_time_stay_apart() {
   # job tries. The store of the second job starts first, because torchrun does not look for another port.
   ports=$(free_port 10)
   for job in 1 0; do
-    timeout 120 "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python "${perf[@]}" \
-      >"$here/out$job" 2>"$here/err$job" &
+    timeout "$limit_s" "$torchrun" --master-port $((ports + job)) --nproc-per-node $((2 + job)) --no-python \
+      "${perf[@]}" >"$here/out$job" 2>"$here/err$job" &
     pids[job]=$!
     if [ "$job" = 1 ]; then wait_until somebody_listens $((ports + 1)) || fail 'no store of job 1'; fi
   done
@@ -79,8 +80,8 @@ fi
 exec "\$@"
 LIFE
   chmod +x "$here/life"
-  OUT=$here/out timeout 150 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 4 --max-restarts 2 --no-python \
-    "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
+  OUT=$here/out timeout "$limit_s" "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 4 --max-restarts 2 \
+    --no-python "$here/life" "${perf[@]}" >"$here/out" 2>"$here/err" || fail "status $?"
   # The second attempt prints a heading as well. The first attempt does not get that far.
   [ "$(grep -c ' perf all_reduce: 4 ranks' "$here/out")" = 2 ] || fail 'there were not two attempts with a heading'
   [ "$(grep -c '^# Out of bounds values : 0 OK$' "$here/out")" = 1 ] ||
@@ -90,7 +91,7 @@ LIFE
 a_failing_rank_fails_the_job() {
   local status=0
   # shellcheck disable=SC2016
-  OUT=$here/out timeout 120 "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 3 --no-python \
+  OUT=$here/out timeout "$limit_s" "$torchrun" --master-port "$(free_port 9)" --nproc-per-node 3 --no-python \
     bash -c 'if [ "$RANK" = 1 ]; then '"$until_killed"'; fi; exec "$@" -n 10000000' rank "${perf[@]}" \
     >"$here/out" 2>"$here/err" || status=$?
   [ "$status" = 1 ] || fail "status $status"
@@ -107,7 +108,7 @@ two_machines_meet() {
   read -r -a names <<<"$MACHINES"
   for node in 1 0; do
     ip netns exec "${names[node]}" env TUTTI_INTERFACE=eth0 GLOO_SOCKET_IFNAME=eth0 TUTTI_LOG=info \
-      timeout 120 "$torchrun" --nnodes 2 --node-rank $node --master-addr 10.77.0.1 --master-port 29500 \
+      timeout "$limit_s" "$torchrun" --nnodes 2 --node-rank $node --master-addr 10.77.0.1 --master-port 29500 \
       --nproc-per-node 2 --no-python "${perf[@]}" >"$here/out$node" 2>"$here/err$node" &
     pids+=($!)
   done

@@ -6,9 +6,13 @@ set -euo pipefail
 tutti=$1
 # shellcheck source=tests/support/script.sh
 . "$(dirname "$0")/../../support/script.sh"
+# shellcheck source=tests/support/patience.sh
+. "$(dirname "$0")/../../support/patience.sh" "$tutti"
 export XDG_CACHE_HOME=$here
 
-run() { timeout 120 "$tutti" "$@" >"$here/out" 2>&1 || fail "tutti $* ended with status $?"; }
+limit_s=$(scaled 120)
+
+run() { timeout "$limit_s" "$tutti" "$@" >"$here/out" 2>&1 || fail "tutti $* ended with status $?"; }
 
 run tune --explain all_reduce 8K --ranks 2
 expect_line out 'Its sizes are defaults from other machines: all_reduce by one_shot up to 8192 bytes; '
@@ -37,8 +41,8 @@ sed -i -E 's/"one_shot_bytes": [0-9]+/"one_shot_bytes": 2048/' "$file"
 sed -E 's/"one_shot_bytes": [0-9]+/"one_shot_bytes": 2048/; s/"hardware": "[^"]*"/"hardware": "0123"/' "$file" \
   >"$here/other.json"
 for variable in XDG_CACHE_HOME="$here" TUTTI_TUNE_FILE="$here/other.json"; do
-  env XDG_CACHE_HOME="$here/nothing" "$variable" timeout 60 "$tutti" perf all_reduce --ranks 2 -b 2K -e 4K -n 1 -w 0 \
-    >"$here/out" 2>&1 || fail 'perf'
+  env XDG_CACHE_HOME="$here/nothing" "$variable" timeout "$limit_s" "$tutti" perf all_reduce --ranks 2 -b 2K -e 4K \
+    -n 1 -w 0 >"$here/out" 2>&1 || fail 'perf'
   expect_line out '^ +2048 .* one_shot '
   expect_line out '^ +4096 .* two_shot '
 done
