@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -17,11 +18,13 @@
 #include <string>
 
 #include "conformance/suite.h"
+#include "tests/support/patience.h"
 
 namespace tutti::test {
 namespace {
 
-constexpr unsigned kLifeSeconds = 100;  // no rank outlives a broken test
+// No rank outlives a broken test.
+const unsigned kLifeSeconds = static_cast<unsigned>(4 * patience() / std::chrono::seconds(1));
 
 bool failed() { return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed(); }
 

@@ -26,7 +26,7 @@ in_the_middle() {
   local tries=0
   until grep -q '# tutti' "$text"; do
     tries=$((tries + 1))
-    [ "$tries" -lt 600 ] || fail 'the ranks have not met'
+    [ "$tries" -lt 2000 ] || fail 'the ranks have not met'
     sleep 0.1
   done
   sleep 2
@@ -87,7 +87,7 @@ nothing_is_left() {
   local tries=0
   while rdma resource show qp 2>/dev/null | grep -E 'comm tutti|pid' >/dev/null; do
     tries=$((tries + 1))
-    [ "$tries" -lt 100 ] || fail "queue pairs are left: $(rdma resource show qp)"
+    [ "$tries" -lt 600 ] || fail "queue pairs are left: $(rdma resource show qp)"
     sleep 0.1
   done
 }
