@@ -345,7 +345,7 @@ TEST(DeviceTransferJobs, WritesThatAreLostAreFoundAtSetUp) {
     must(rank.barrier());
   };
   EXPECT_TRUE(Job({0, 1}).run(
-      body, test::scaled(std::chrono::seconds(4)), [] {}, &making));
+      body, test::scaled(std::chrono::seconds(10)), [] {}, &making));
 }
 
 // The process of the sender ends. The receiver's stream goes on, and the error names the rank.
