@@ -411,9 +411,13 @@ TEST(FlightDumps, CallsOnGpusHaveAGroupAndNumbersOfTheirOwn) {
   EXPECT_EQ(flight_dumps(ranks).unmatched_calls, 1U);
   ranks[1].device_calls.erase(ranks[1].device_calls.begin() + 1);
   ranks[1].device_calls[0].number = 2;  // a record before the send was overwritten, so the numbers are unknown
-  EXPECT_EQ(numbers(dumps_of(ranks)[1], "00000abc gpu"), Numbers{});
+  for (const Json& dump : dumps_of(ranks)) EXPECT_EQ(numbers(dump, "00000abc gpu"), Numbers{});
+  EXPECT_EQ(flight_dumps(ranks).unmatched_calls, 8U) << "no rank may seem to be missing";
+  ranks[1] = dumped_job()[1];
   ranks[2].totals.kinds[static_cast<std::size_t>(CollectiveKind::kSendReceive)].device_calls = 1;
-  EXPECT_EQ(numbers(dumps_of(ranks)[2], "00000abc gpu"), Numbers{}) << "the overwritten record may have been a send";
+  for (const Json& dump : dumps_of(ranks)) {
+    EXPECT_EQ(numbers(dump, "00000abc gpu"), Numbers{}) << "the overwritten record may have been a send";
+  }
 }
 
 TEST(FlightDumps, ACommunicatorThatEndedWellWithoutAllRecordingsIsLeftOut) {
