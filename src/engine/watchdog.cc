@@ -46,7 +46,7 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
       operation->extensions = 0;
       operation->suspected_ns = 0;
       operation->waiting_since_ns = now_ns;
-      recorder_.moved();
+      if (operation == active.front()) recorder_.moved();  // recordings show only for whom the first one waits
     }
     extend_deadline(*operation, now_ns, gap_ns);
     // As in extend_deadline(): after a long gap, this rank has not processed yet the data that its peers sent
