@@ -221,11 +221,12 @@ typedef struct ncclCollConfig_v23200 {
   // names are those of NCCL_ALGO, alone or with a protocol ("ring", "tree_ll128"), and the symmetric kernels ("symk").
   // Upper and lower case are equal. NULL or "": any.
   const char* algSelection;
-  int forceAlgSelection;     // 1: an algSelection without an algorithm of Tutti is refused; 0: Tutti then chooses
+  // 1: an algSelection without an algorithm of Tutti is refused; 0: the call then runs as without algSelection
+  int forceAlgSelection;
   int CTAPolicy;             // NCCL_CTA_POLICY_*; no effect
   uint64_t userProfilerTag;  // a number that the recording of this call shows; 0: none
   // NULL, or an event that is recorded in the stream of the call immediately before its work. At most one in a group
-  // for each communicator. Only on device memory.
+  // for each communicator. Only on device memory. Not recorded if the count is 0.
   cudaEvent_t launchCompletionEvent;
 } ncclCollConfig_t;
 

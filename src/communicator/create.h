@@ -22,7 +22,8 @@ Result<std::unique_ptr<Communicator>> create(const CommunicatorOptions& options,
                                              std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 // Like create(), but takes the settings that are in struct Config from `config` instead of the TUTTI_* variables. Of
 // `options`, the fields that determine how the rank joins (rank, size, root, job_id, interface, unique_id,
-// setup_timeout) and `device` are used. Both timeouts must not be negative, and job_key_file only affects messages.
+// setup_timeout) and `device` are used. job_key or job_key_file, if set, gives the key; otherwise the key is that of
+// `config`. Both timeouts must not be negative.
 Result<std::unique_ptr<Communicator>> create_with(const Config& config, const CommunicatorOptions& options,
                                                   std::shared_ptr<const std::atomic<bool>> stop = nullptr);
 Result<std::vector<std::unique_ptr<Communicator>>> create_all(std::int32_t size, const CommunicatorOptions& options,

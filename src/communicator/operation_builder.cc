@@ -313,7 +313,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_on_device(CheckedEx
   if (empty != nullptr) empty->is_part_of_device_call = true;
   auto operation =
       devices_->prepare(std::move(exchange), std::move(empty), options, timeout_ns(options.timeout, timeout_));
-  if (operation) (*operation)->call.label = options.label;
+  if (operation && *operation != nullptr) (*operation)->call.label = options.label;
   return operation;
 }
 

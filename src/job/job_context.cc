@@ -272,7 +272,7 @@ class TransportMaker {
         connection_names.emplace_back("shared memory");
         continue;
       }
-      // The address is followed by '/' and a random number, which would not help a reader of the message.
+      // Without the '/' and the listener's nonce that follow (tcp/wire.h): the nonce is for the ranks only.
       const std::string& address = job_context_->tcp_addresses[members_[r]];
       connection_names.push_back(job_context_->path_maker != nullptr ? "the network"
                                                                      : "tcp, " + address.substr(0, address.find('/')));

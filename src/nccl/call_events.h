@@ -9,9 +9,9 @@
 //     Coll or P2p stop, for each call in reverse order; Group stop, for each communicator
 //   GroupApi stop
 //
-// The event of a call on host memory outside of groups ends when the call has ended, so its duration is that of the
-// call. In a group, all events last as long as the group. For a call on
-// device memory, and on host memory for nonblocking communicators, it ends when the call has been enqueued, as in NCCL.
+// The event of a blocking call on host memory ends when the call has ended. That of a call on device memory, or on a
+// nonblocking communicator, ends when the call has been enqueued, as in NCCL. In a group all events end together, after
+// the last call has come so far.
 // Without a profiler, or if its mask is 0, the functions do nothing. An object is used by one thread.
 #pragma once
 

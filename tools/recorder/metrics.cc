@@ -26,7 +26,7 @@ constexpr MetricFamily kRank{"tutti_rank", MetricType::kInfo, "",
 constexpr MetricFamily kState{"tutti_rank_state", MetricType::kGauge, "",
                               "1 for the present state of the rank, 0 for the other states."};
 constexpr MetricFamily kCalls{"tutti_calls", MetricType::kCounter, "",
-                              "Calls that have begun on the host, or were enqueued on a GPU."};
+                              "Calls that have begun on the host or failed before, or were enqueued on a GPU."};
 constexpr MetricFamily kBytes{"tutti_call_bytes", MetricType::kCounter, "bytes",
                               "Bytes of calls on the host, of the longer one of the rank's input and output."};
 constexpr MetricFamily kErrors{"tutti_errors", MetricType::kCounter, "", "Errors of calls."};

@@ -1,5 +1,5 @@
-// The path test: a check at set-up that each rank's messages reach each other rank unchanged, and how fast
-// (TUTTI_SELFTEST). It has no state.
+// The path test (TUTTI_SELFTEST): checks at set-up that each rank's messages reach each other rank unchanged, and
+// measures the speed of each path.
 #pragma once
 
 #include <cstdint>
