@@ -49,13 +49,15 @@ def test_ddp_example_is_gloo() -> None:
     assert losses(ours) == losses(torchrun(2, *words, "--backend", "gloo"))
 
 
-def test_ddp_example_under_mpirun() -> None:
+def test_ddp_example_under_mpirun(tmp_path: Path) -> None:
     mpirun = shutil.which("mpirun")
     if mpirun is None:
         pytest.skip("there is no mpirun")
     extra = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in run([mpirun, "--version"]) else []
     words = [sys.executable, EXAMPLES / "ddp_mnist.py", "--pictures", 1280, "--data", "/nowhere"]
-    said = run([mpirun, *extra, "-n", 2, *words], MASTER_PORT=str(free_port(9)))
+    # A session folder of its own: tests/support/open_mpi.sh has the reason.
+    variables = {"MASTER_PORT": str(free_port(9)), "OMPI_MCA_orte_tmpdir_base": str(tmp_path)}
+    said = run([mpirun, *extra, "-n", 2, *words], **variables)
     assert "data: generated; backend tutti, 2 ranks" in said
 
 

@@ -18,6 +18,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # In a sanitizer build, the leak check also examines the MPI's own library, which has leaks.
 echo 'leak:libpmix' >"$here/.suppressions"
 export LSAN_OPTIONS="suppressions=$here/.suppressions:print_suppressions=0"
+open_mpi=("$(dirname "$0")/../../support/open_mpi.sh" mpirun.openmpi)
 perf=("$tutti" perf all_reduce -b 64 -e 64 -n 2 -w 1)
 
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
@@ -47,7 +48,7 @@ mpirun_of_open_mpi() {
   need mpirun.openmpi
   local run
   for run in 1 2 3; do
-    timeout "$limit_s" mpirun.openmpi -n 4 --oversubscribe "${perf[@]}" >"$here/out" 2>"$here/err" ||
+    timeout "$limit_s" "${open_mpi[@]}" -n 4 --oversubscribe "${perf[@]}" >"$here/out" 2>"$here/err" ||
       fail "run $run: status $?"
     expect_one_report 4
   done
@@ -58,7 +59,7 @@ mpirun_of_open_mpi_over_machines() {
   need mpirun.openmpi
   local run
   for run in 1 2 3; do
-    timeout "$limit_s" mpirun.openmpi -n 3 --oversubscribe -x TUTTI_INTERFACE=lo \
+    timeout "$limit_s" "${open_mpi[@]}" -n 3 --oversubscribe -x TUTTI_INTERFACE=lo \
       env OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0 "${perf[@]}" >"$here/out" 2>"$here/err" ||
       fail "run $run: status $?"
     expect_one_report 3
@@ -81,7 +82,7 @@ jobs_at_the_same_time_stay_apart() {
   for job in 1 2; do
     timeout "$limit_s" mpirun.mpich -n 2 "${perf[@]}" >"$here/mpich$job" 2>&1 &
     pids+=($!)
-    timeout "$limit_s" mpirun.openmpi -n 2 --oversubscribe "${perf[@]}" >"$here/openmpi$job" 2>&1 &
+    timeout "$limit_s" "${open_mpi[@]}" -n 2 --oversubscribe "${perf[@]}" >"$here/openmpi$job" 2>&1 &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || fail "a job ends with status $?"; done
