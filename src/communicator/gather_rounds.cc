@@ -4,8 +4,6 @@
 
 #include <cstddef>
 
-#include "base/assert.h"
-
 namespace tutti::detail {
 namespace {
 
@@ -15,7 +13,6 @@ constexpr std::size_t kMostBlobBytes = 4096;
 
 Result<std::vector<std::string>> all_gather_blobs(std::uint32_t ranks, const RunCollective& run,
                                                   const std::string& blob) {
-  TUTTI_ASSERT(blob.size() <= kMostBlobBytes);
   std::vector<std::uint64_t> lengths(ranks);
   const std::uint64_t own = blob.size();
   TUTTI_TRY(run({.kind = CollectiveKind::kAllGather,
@@ -26,9 +23,9 @@ Result<std::vector<std::string>> all_gather_blobs(std::uint32_t ranks, const Run
   std::vector<std::size_t> counts(lengths.begin(), lengths.end());
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     if (counts[rank] > kMostBlobBytes) {
-      return Error{
-          ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
-          fmt::format("rank {} sent {} bytes in a round of set-up, which is more than allowed", rank, counts[rank])};
+      return Error{ErrorCode::kRefused, ErrorScope::kCommunicator, static_cast<std::int32_t>(rank),
+                   fmt::format("rank {} has {} bytes for a round of set-up, and at most {} are allowed", rank,
+                               counts[rank], kMostBlobBytes)};
     }
   }
   std::size_t total = 0;

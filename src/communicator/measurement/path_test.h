@@ -19,7 +19,8 @@ namespace tutti::detail {
 // Errors: kDamaged (some rank has received other bytes; all ranks get this error, which names sender, receiver, their
 // hosts and GPUs, the kind of path, and the first byte that differs), kUnsupported (more than 1024 ranks), and those of
 // make_communicator() and of the calls.
-// `communicator`: the id of the communicator. `gather`: runs the set-up rounds.
+// `communicator`: a number for the test's communicator that no other communicator of the job has. `gather`: runs the
+// set-up rounds.
 Status test_paths(const JobContext& job_context, const std::vector<std::uint32_t>& members, std::uint64_t communicator,
                   const Gather& gather);
 
