@@ -50,7 +50,7 @@ ncclResult_t take_op(const char* function, Comm& comm, ncclRedOp_t op, GroupCall
   return ncclSuccess;
 }
 
-ncclResult_t collective(const char* function, ncclComm_t handle, const Arguments& arguments) {
+ncclResult_t run_collective(const char* function, ncclComm_t handle, const Arguments& arguments) {
   GroupCall one;
   if (const ncclResult_t ready = find_ready(handle, function, &one.comm); ready != ncclSuccess) return ready;
   Comm& comm = *one.comm;
@@ -103,251 +103,204 @@ ncclResult_t transfer(const char* function, GroupCall::CallType kind, const void
   return run_call(function, std::move(one));
 }
 
+ncclResult_t collective(const char* function, ncclComm_t comm, const Arguments& arguments) noexcept {
+  return guarded_in_group([&] { return run_collective(function, comm, arguments); });
+}
+
+// One function for each collective, for its two exported functions: with a configuration, and without one (null).
+
+ncclResult_t all_reduce(const char* function, const void* sendbuff, void* recvbuff, size_t count,
+                        ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                        const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kAllReduce,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .op = op,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t broadcast(const char* function, const void* sendbuff, void* recvbuff, size_t count,
+                       ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream,
+                       const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kBroadcast,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .root = root,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t reduce(const char* function, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                    ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kReduce,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .op = op,
+                     .root = root,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t all_gather(const char* function, const void* sendbuff, void* recvbuff, size_t sendcount,
+                        ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kAllGather,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = sendcount,
+                     .type = datatype,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t reduce_scatter(const char* function, const void* sendbuff, void* recvbuff, size_t recvcount,
+                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                            const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kReduceScatter,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = recvcount,
+                     .type = datatype,
+                     .op = op,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t all_to_all(const char* function, const void* sendbuff, void* recvbuff, size_t count,
+                        ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kAllToAll,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t gather(const char* function, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                    int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kGather,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .root = root,
+                     .stream = stream,
+                     .config = config});
+}
+
+ncclResult_t scatter(const char* function, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return collective(function, comm,
+                    {.kind = CollectiveKind::kScatter,
+                     .input = sendbuff,
+                     .output = recvbuff,
+                     .count = count,
+                     .type = datatype,
+                     .root = root,
+                     .stream = stream,
+                     .config = config});
+}
+
 }  // namespace
 
 TUTTI_NCCL(ncclResult_t, AllReduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclAllReduce", comm,
-                      {.kind = CollectiveKind::kAllReduce,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .op = op,
-                       .stream = stream});
-  });
+  return all_reduce("ncclAllReduce", sendbuff, recvbuff, count, datatype, op, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, AllReduceConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclAllReduceConfig", comm,
-                      {.kind = CollectiveKind::kAllReduce,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .op = op,
-                       .stream = stream,
-                       .config = config});
-  });
+  return all_reduce("ncclAllReduceConfig", sendbuff, recvbuff, count, datatype, op, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, Broadcast, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            int root, ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclBroadcast", comm,
-                      {.kind = CollectiveKind::kBroadcast,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream});
-  });
+  return broadcast("ncclBroadcast", sendbuff, recvbuff, count, datatype, root, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, BroadcastConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclBroadcastConfig", comm,
-                      {.kind = CollectiveKind::kBroadcast,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream,
-                       .config = config});
-  });
+  return broadcast("ncclBroadcastConfig", sendbuff, recvbuff, count, datatype, root, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
            cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclBcast", comm,
-                      {.kind = CollectiveKind::kBroadcast,
-                       .input = buff,
-                       .output = buff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream});
-  });
+  return broadcast("ncclBcast", buff, buff, count, datatype, root, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, Reduce, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclReduce", comm,
-                      {.kind = CollectiveKind::kReduce,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .op = op,
-                       .root = root,
-                       .stream = stream});
-  });
+  return reduce("ncclReduce", sendbuff, recvbuff, count, datatype, op, root, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, ReduceConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclReduceConfig", comm,
-                      {.kind = CollectiveKind::kReduce,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .op = op,
-                       .root = root,
-                       .stream = stream,
-                       .config = config});
-  });
+  return reduce("ncclReduceConfig", sendbuff, recvbuff, count, datatype, op, root, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, AllGather, const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
            ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclAllGather", comm,
-                      {.kind = CollectiveKind::kAllGather,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = sendcount,
-                       .type = datatype,
-                       .stream = stream});
-  });
+  return all_gather("ncclAllGather", sendbuff, recvbuff, sendcount, datatype, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, AllGatherConfig, const void* sendbuff, void* recvbuff, size_t sendcount,
            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclAllGatherConfig", comm,
-                      {.kind = CollectiveKind::kAllGather,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = sendcount,
-                       .type = datatype,
-                       .stream = stream,
-                       .config = config});
-  });
+  return all_gather("ncclAllGatherConfig", sendbuff, recvbuff, sendcount, datatype, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, ReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclReduceScatter", comm,
-                      {.kind = CollectiveKind::kReduceScatter,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = recvcount,
-                       .type = datatype,
-                       .op = op,
-                       .stream = stream});
-  });
+  return reduce_scatter("ncclReduceScatter", sendbuff, recvbuff, recvcount, datatype, op, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, ReduceScatterConfig, const void* sendbuff, void* recvbuff, size_t recvcount,
            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
            const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclReduceScatterConfig", comm,
-                      {.kind = CollectiveKind::kReduceScatter,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = recvcount,
-                       .type = datatype,
-                       .op = op,
-                       .stream = stream,
-                       .config = config});
-  });
+  return reduce_scatter("ncclReduceScatterConfig", sendbuff, recvbuff, recvcount, datatype, op, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, AlltoAll, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclAlltoAll", comm,
-                      {.kind = CollectiveKind::kAllToAll,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .stream = stream});
-  });
+  return all_to_all("ncclAlltoAll", sendbuff, recvbuff, count, datatype, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, AlltoAllConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclAlltoAllConfig", comm,
-                      {.kind = CollectiveKind::kAllToAll,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .stream = stream,
-                       .config = config});
-  });
+  return all_to_all("ncclAlltoAllConfig", sendbuff, recvbuff, count, datatype, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, Gather, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
            ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclGather", comm,
-                      {.kind = CollectiveKind::kGather,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream});
-  });
+  return gather("ncclGather", sendbuff, recvbuff, count, datatype, root, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, GatherConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclGatherConfig", comm,
-                      {.kind = CollectiveKind::kGather,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream,
-                       .config = config});
-  });
+  return gather("ncclGatherConfig", sendbuff, recvbuff, count, datatype, root, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, Scatter, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
            ncclComm_t comm, cudaStream_t stream) {
-  return guarded_in_group([&] {
-    return collective("ncclScatter", comm,
-                      {.kind = CollectiveKind::kScatter,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream});
-  });
+  return scatter("ncclScatter", sendbuff, recvbuff, count, datatype, root, comm, stream, nullptr);
 }
 
 TUTTI_NCCL(ncclResult_t, ScatterConfig, const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
            int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return guarded_in_group([&] {
-    return collective("ncclScatterConfig", comm,
-                      {.kind = CollectiveKind::kScatter,
-                       .input = sendbuff,
-                       .output = recvbuff,
-                       .count = count,
-                       .type = datatype,
-                       .root = root,
-                       .stream = stream,
-                       .config = config});
-  });
+  return scatter("ncclScatterConfig", sendbuff, recvbuff, count, datatype, root, comm, stream, config);
 }
 
 TUTTI_NCCL(ncclResult_t, Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
