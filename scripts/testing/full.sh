@@ -5,8 +5,8 @@
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
-  reliability:30 torch_suite:30 rdma_long:20 asan_whole:30 rdma_asan:20 tsan_calls:30 tsan_device:30 tsan_rest:20
-  fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
+  reliability:30 torch_suite:30 rdma_long:20 asan_units:30 asan_processes:30 rdma_asan:20
+  tsan_calls:30 tsan_device:30 tsan_rest:20 fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -67,16 +67,18 @@ repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machin
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 # Computations that take up to three minutes with a sanitizer: proofs of the largest plans, simulated faults from more
 # seeds, and second runs of programs with eight hardware queues. Smaller proofs and other seeds remain, and so do, in
-# asan_whole, the second runs with one hardware queue, which are of fewer tests and partly of other programs. (A regular
-# expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
+# the parts asan_..., the second runs with one hardware queue, which are of fewer tests and partly of other programs. (A
+# regular expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
 computations='^Mutants\.AMissing|^Mutants\.OneCredit|^Mutants\.AnUnchecked|ProvesEveryAlgorithm|ProvesPlansThat'
 computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci'
 computations+='|^FaultSeeds\.[2-7]00|^FaultSeeds\.Every|_eight_queues$'
 # How many tests of processes run at once with a sanitizer: they wait about half of the time.
 sanitized_processes() { echo $((2 * $(cores))); }
-part_asan_whole() {
+part_asan_units() {
+  build asan && run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$repeats|$computations"
+}
+part_asan_processes() {
   build asan || return 1
-  run_ctest asan -j "$(waiting)" -L '^units$' -LE "long|$not_sanitized" -E "$repeats|$computations"
   run_ctest asan -j "$(sanitized_processes)" -LE "long|$not_sanitized|^units\$" -E "$repeats|$computations"
 }
 # Proofs of plans and simulated faults, which use one thread. The thread sanitizer cannot find a race in them.
@@ -97,7 +99,7 @@ part_tsan_rest() {
     [[ "$tsan_calls device " == *" ${folder#tests/} "* ]] || tsan_folder "$folder"
   done
 }
-# Tests that take too long with the thread sanitizer, so only asan_whole runs them with a sanitizer: BlockBudgetJobs,
+# Tests that take too long with the thread sanitizer, so that only the address sanitizer runs them: BlockBudgetJobs,
 # which have more ranks than the thread sanitizer can run within their timeouts; a call of nine ranks that takes
 # minutes; sweeps over failures of three machines with fake GPUs; calls with more ranks, GPUs or parts than others;
 # second runs of programs with one hardware queue; and the routes of every published topology, which use one thread.

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by scripts/test and scripts/stress-tests: the ledger of long runs, which can be divided into several calls.
+# A quick run writes its row, too, so that --full need not repeat it.
 #
 # The ledger has one line for each part that was run, with tabs between the fields: part, commit, processor, date,
 # seconds, result. For each part the last row that belongs to the current source counts. It is valid if some checks
@@ -52,18 +53,23 @@ valid_row() {
   [[ $last =~ [[:space:]][1-9][0-9]*' passed, 0 failed,' ]] && printf '%s' "$last"
 }
 
-# run_into_ledger NAME:BUDGET: runs the part and appends its row. If the commit changes during the run, the row does
-# not count.
-run_into_ledger() {
-  local before after
-  before=$(source_commit "${1%:*}")
-  run_part "$1"
-  after=$(source_commit "${1%:*}")
+# write_row PART BEFORE SECONDS RESULT: appends the row of a part that has just ended. BEFORE is what source_commit
+# printed when it began: if the commit has changed since then, the row does not count.
+write_row() {
+  local before=$2 after
+  after=$(source_commit "$1")
   [ "$before" = "$after" ] || before=${before%+changes}+changes
   mkdir -p "$(dirname "$ledger")"
   [ -f "$ledger" ] || printf '%s\n' "$ledger_head" >"$ledger"
-  printf '%s\t%s\t%s\t%s\t%s\t%s\n' "${1%:*}" "$before" "$(processor)" "$(date -u +%Y-%m-%dT%H:%MZ)" "$part_s" \
-    "$part_result" >>"$ledger"
+  printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$1" "$before" "$(processor)" "$(date -u +%Y-%m-%dT%H:%MZ)" "$3" "$4" >>"$ledger"
+}
+
+# run_into_ledger NAME:BUDGET: runs the part and appends its row.
+run_into_ledger() {
+  local before
+  before=$(source_commit "${1%:*}")
+  run_part "$1"
+  write_row "${1%:*}" "$before" "$part_s" "$part_result"
 }
 
 # run_by_ledger MINUTES NAME:BUDGET...: runs the parts that have no valid row, and writes a row for each. It does not

@@ -128,6 +128,30 @@ a_document_ends_the_row_of_the_quick_run() {
   expect_line out '^quick .* 1 passed'
 }
 
+the_quick_run_writes_its_row() {
+  printf '%s\n' 'full_parts=(good:1 quick:1)' 'part_quick() { count_fail "the quick run, again"; }' \
+    >>scripts/testing/full.sh
+  commit
+  run_test
+  expect_status 1
+  run_test --full --minutes 1
+  expect_line out '^failed: the quick run, again$' # a run with a failure has no valid row
+  touch good
+  run_test
+  expect_status 0
+  run_test --full
+  expect_status 0
+  expect_line out '^== quick: has a valid row .*[[:space:]]4 passed, 0 failed, 0 skipped$'
+}
+
+without_git_the_quick_run_has_no_row() {
+  touch good
+  rm -rf .git
+  GIT_CEILING_DIRECTORIES=$here run_test
+  expect_status 0
+  [ ! -e build/ledger.tsv ] || fail 'there is a row without a commit'
+}
+
 rows_end_with_a_change_outside_docs() {
   run_test --full
   echo second >src/file
