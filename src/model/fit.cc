@@ -125,8 +125,8 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   if (const auto slope = times.us_per_byte("mailboxes", 1024)) line.gbytes_per_s = std::min(1e-3 / *slope, kFastest);
   const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
-  // In the call of more ranks than cores every rank must run once, so on some core `turns` ranks run one after the
-  // other. A machine with many cores has a core for each of its ranks; then nothing follows for handover_us.
+  // If there are more ranks than cores, every rank must run once in each call, so on some core `turns` ranks run one
+  // after the other. If each rank has a core, nothing follows for handover_us.
   const std::uint64_t ranks = times.least_bytes("mailboxes.crowd");
   if (ranks <= cores) return;
   const auto turns = static_cast<double>((ranks + cores - 1) / cores);

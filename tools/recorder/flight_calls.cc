@@ -85,7 +85,8 @@ void set_sizes(FlightCall& entry, const CallTag& tag, const Recording& one) {
   }
 }
 
-// The length in bytes of the whole call of which the record may be a segment. 0: not known.
+// The length in bytes of a call. A long call may be cut into segments (src/engine/segments.h), and then each
+// segment has a record, which is given the length of the long call. 0: not known.
 std::uint64_t whole_bytes(const RecordedCall& call, const Recording& one) {
   const CollectiveKind kind{call.tag.kind};
   if (!row_of(kind).has_data || call.tag.type == kUserTag) return 0;

@@ -48,7 +48,8 @@ class Profiler {
   void stop(void* event) const;                      // null: does nothing
   void record(void* group, GroupState state) const;  // null: does nothing
 
-  // The number of earlier calls of this collective on this communicator. Counts this one.
+  // Returns the number of this call of the collective on this communicator, from 0. Each call of this function counts
+  // one.
   std::uint64_t count(CollectiveKind kind) { return counts_[static_cast<std::size_t>(kind)]++; }
 
  private:
