@@ -253,7 +253,7 @@ TEST(AcrossMachines, AResumeThatFailsOnOneMachineFailsOnAll) {
   std::latch suspended(std::ssize(all));
   on_every_rank(all, [&](Communicator& rank) {
     EXPECT_EQ(error_of(rank.suspend()), "");
-    if (rank.rank() == 3) small_devices().fail("cuMemAlloc", 1, cuda::CUresult::kOutOfMemory);
+    if (rank.rank() == 3) small_devices().fail_here("cuMemAlloc", cuda::CUresult::kOutOfMemory);
     suspended.arrive_and_wait();
     EXPECT_FALSE(rank.resume().ok());
     if (rank.rank() == 3) small_devices().forget_faults();

@@ -410,7 +410,7 @@ TEST(DeviceFaults, AFailingLaunch) {
   on_every_rank(ranks, [&](Communicator& rank) {
     const Gpu gpu(rank.rank());
     const cuda::DeviceMemory memory = gpu.allocate(1024);
-    if (rank.rank() == 1) fake.fail("cuLaunchKernel", 1, cuda::CUresult::kLaunchOutOfResources);
+    if (rank.rank() == 1) fake.fail_here("cuLaunchKernel", cuda::CUresult::kLaunchOutOfResources);
     EXPECT_TRUE(rank.rank() == 1 ||
                 test::eventually([&] { return failed.load(); }));  // the launch of rank 1 is to fail
     const Status status = sum(rank, memory, gpu.options());

@@ -254,7 +254,7 @@ TEST_P(ARefusal, IsToldToThePeers) {
       expect_unusable(rank);
     } else {
       while (detail::calls_on_device(*ranks[0]) == before) std::this_thread::yield();
-      fake.fail(refusal.function, 1, refusal.result);
+      fake.fail_here(refusal.function, refusal.result);
       const auto since = Clock::now();
       expect_reported(rank.run(sum_of(memory), gpu.options()), since, 1);
       fake.forget_faults();

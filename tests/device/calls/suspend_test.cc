@@ -70,7 +70,7 @@ TEST(DeviceSuspend, AResumeThatFailsCanBeRepeated) {
   Communicators ranks = ranks_on(devices);
   on_every_rank(ranks, [&](Communicator& rank) {
     EXPECT_EQ(error_of(rank.suspend()), "");
-    if (rank.rank() == 1) small_devices().fail("cuMemAlloc", 1, cuda::CUresult::kOutOfMemory);
+    if (rank.rank() == 1) small_devices().fail_here("cuMemAlloc", cuda::CUresult::kOutOfMemory);
     const Status resumed = rank.resume();
     ASSERT_FALSE(resumed.ok());
     EXPECT_EQ(resumed.error().scope, ErrorScope::kCall) << to_string(resumed.error());

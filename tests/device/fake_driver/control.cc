@@ -61,6 +61,7 @@ extern "C" __attribute__((visibility("default"))) const tutti::cuda::fake::Contr
   static const Control control = {
       .register_kernel = register_kernel,
       .fail = inject_fault,
+      .fail_here = inject_fault_here,
       .forget_faults = forget_faults,
       .calls = calls_of,
       .hold_copy = hold_copy,

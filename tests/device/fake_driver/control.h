@@ -82,6 +82,9 @@ struct Control {
 
   // Makes the nth call of `function` from now on (1 is the next call) fail with `result`.
   void (*fail)(const char* function, unsigned nth, CUresult result);
+  // Makes the next call of `function` by the calling thread fail with `result`. For tests whose ranks are threads: the
+  // other ranks may call the same function at the same time.
+  void (*fail_here)(const char* function, CUresult result);
   void (*forget_faults)();                  // cancels all injected faults that have not happened yet
   unsigned (*calls)(const char* function);  // number of calls of `function` so far
 

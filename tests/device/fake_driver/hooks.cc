@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Fault {
   std::string function;
   unsigned at = 0;  // number of the call that fails; the first call has number 1
   CUresult result = CUresult::kSuccess;
+  std::optional<std::thread::id> thread = std::nullopt;  // if set: its next call fails instead, whatever its number
 };
 
 // `all` is written only while the table is filled. The mutex guards `faults`.
@@ -101,7 +103,8 @@ std::optional<CUresult> take_fault(const char* name, unsigned call) {
   if (own.fault_count.load() == 0) return std::nullopt;
   const std::lock_guard lock(own.mutex);
   for (auto fault = own.faults.begin(); fault != own.faults.end(); ++fault) {
-    if (fault->function != name || fault->at != call) continue;
+    if (fault->function != name) continue;
+    if (fault->thread ? *fault->thread != std::this_thread::get_id() : fault->at != call) continue;
     const CUresult result = fault->result;
     own.faults.erase(fault);
     own.fault_count = own.faults.size();
@@ -141,6 +144,14 @@ void inject_fault(const char* function, unsigned nth, CUresult result) {
   Hooks& own = hooks();
   const std::lock_guard lock(own.mutex);
   own.faults.push_back({function, calls_of(function) + nth, result});
+  own.fault_count = own.faults.size();
+}
+
+void inject_fault_here(const char* function, CUresult result) {
+  calls_of(function);  // ends the program if there is no such function
+  Hooks& own = hooks();
+  const std::lock_guard lock(own.mutex);
+  own.faults.push_back({function, 0, result, std::this_thread::get_id()});
   own.fault_count = own.faults.size();
 }
 

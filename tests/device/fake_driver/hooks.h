@@ -75,6 +75,7 @@ void bind_mappings(DriverApi& api);
 
 // The functions of Control, see control.h.
 void inject_fault(const char* function, unsigned nth, CUresult result);
+void inject_fault_here(const char* function, CUresult result);
 void forget_faults();
 unsigned calls_of(const char* function);
 

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "tests/device/unit/driver_support.h"
 
 namespace tutti::cuda {
@@ -96,6 +98,13 @@ TEST_F(DriverTest, DevicesTellWhatTheyAre) {
 TEST_F(DriverTest, EveryFunctionCanBeMadeToFail) {
   fake().fail("cuDeviceGetCount", 2, CUresult::kUnknown);
   EXPECT_TRUE(driver().device_count().ok());
+  EXPECT_FALSE(driver().device_count().ok());
+  EXPECT_TRUE(driver().device_count().ok());
+}
+
+TEST_F(DriverTest, AFunctionCanBeMadeToFailInOneThread) {
+  fake().fail_here("cuDeviceGetCount", CUresult::kUnknown);
+  std::thread([this] { EXPECT_TRUE(driver().device_count().ok()); }).join();
   EXPECT_FALSE(driver().device_count().ok());
   EXPECT_TRUE(driver().device_count().ok());
 }
