@@ -137,11 +137,12 @@ killed_launcher_leaves_nothing() {
   expect_gone pid0 pid1
 }
 
+# The ranks get as much time as the test: after the grace period they would be killed, and could not print their line.
 signals_are_forwarded_and_end_the_job() {
   local signal
   for signal in TERM HUP; do
     rm -f "$here"/pid*
-    "$tutti" run -n 2 -- bash -c "trap 'echo caught; exit 0' $signal; echo \$\$ >$here/pid\$TUTTI_RANK;
+    "$tutti" run -n 2 --grace-ms "${patience_s%.*}000" -- bash -c "trap 'echo caught; exit 0' $signal; echo \$\$ >$here/pid\$TUTTI_RANK;
       while :; do sleep 0.05; done" \
       >"$here/out" 2>"$here/err" &
     local launcher=$!
