@@ -219,5 +219,5 @@ TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
 // Does nothing. TUTTI_LOG is read whenever a communicator is created, so it need not be read again. NCCL_DEBUG is read
 // only once in a process (process_settings()), so a later change of this variable has no effect.
 TUTTI_NCCL(void, ResetDebugInit, void) {}
-// The name of the same function in the header of some older versions.
-TUTTI_NCCL(void, ResetDebugInitInternal, void) {}
+// The same function, which NVIDIA's library exports for the headers of some older versions, under this name alone.
+extern "C" TUTTI_API void ncclResetDebugInitInternal() {}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # library_test.sh CHECK LIBRARY [ARGUMENTS]: tests of libnccl.so.2 as the program sees it that loads it.
 #
-#   symbols LIST   it exports the functions of LIST under both names, weak and strong, and no other symbol
+#   symbols LIST   it exports the functions of LIST under both names, weak and strong, and no other symbol. A line
+#                  "T name" of LIST is a function without a weak name
 #   needs          it has the right name, needs only system libraries, and is smaller than 10 MiB
 #   program SOURCE COMPILER INCLUDE [FLAGS]   a C99 program that is linked to it runs
 #   load           opening or preloading it, also in the children of a shell, changes nothing and starts nothing
@@ -21,7 +22,8 @@ trap 'rm -rf "$place"' EXIT
 # Prints both names of each function, with the symbol type that nm shows.
 wanted_symbols() {
   local name
-  while read -r name; do printf 'T p%s\nW %s\n' "$name" "$name"; done < <(grep -v '^#' "$1")
+  grep '^T ' "$1" || true
+  while read -r name; do printf 'T p%s\nW %s\n' "$name" "$name"; done < <(grep -v '^#\|^T ' "$1")
 }
 
 symbols() {
