@@ -226,6 +226,8 @@ PLAIN = {
     "no-fuzzer": no_fuzzer,
     "no-libtorch": lambda: not exists("/usr/lib/*/cmake/Torch/TorchConfig.cmake",
                                       "/usr/share/cmake/Torch/TorchConfig.cmake"),
+    # scripts/nccl-judges names in this file what it could not download.
+    "no-nccl-judges": lambda: exists(str(ROOT / "build/judges/missing")) or no_python_environment(),
     "no-mpich-headers": lambda: not exists("/usr/include/*/mpich/mpi.h"),
     "no-gloo-headers": lambda: not exists("/usr/include/gloo/allreduce.h"),
     **{f"no-pypi-{name}": lambda name=name: not exists(str(ROOT / f"build/peers/{name}/lib/libmpi.so"))

@@ -5,8 +5,8 @@
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
-  reliability:30 torch_suite:30 rdma_long:20 asan_units:30 asan_processes:30 rdma_asan:20
-  tsan_calls:30 tsan_device:30 tsan_rest:20 fuzz_long:25 plans:15 matrix:30 format:2 lint_library:30 lint_tests:30)
+  reliability:30 torch_suite:30 rdma_long:20 asan_units:30 asan_processes:30 rdma_asan:20 tsan_calls:30
+  tsan_device:30 tsan_rest:20 fuzz_long:25 plans:15 matrix:30 nccl_judges:30 format:2 lint_library:30 lint_tests:30)
 
 part_quick() {
   local part
@@ -160,6 +160,20 @@ part_matrix() {
     done
   done
 }
+
+# Programs and packages that others made for NCCL. The last line of the script has the counts.
+part_nccl_judges() {
+  local right wrong missing
+  scripts/nccl-judges 2>&1 | tee build/nccl-judges.log || true
+  if read -r right wrong missing <<<"$(sed -nE "$judges_line" build/nccl-judges.log)" && [ -n "$missing" ]; then
+    passed=$((passed + right))
+    if [ "$wrong" != 0 ]; then count_fail "scripts/nccl-judges: $(grep '^not ok ' build/nccl-judges.log)"; fi
+    if [ "$missing" != 0 ]; then count_skip scripts/nccl-judges "$(grep '^skipped ' build/nccl-judges.log)"; fi
+  else
+    count_fail "scripts/nccl-judges: $(tail -n 5 build/nccl-judges.log)"
+  fi
+}
+judges_line='s/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p'
 
 # Prints all C++ files of the tree, one per line.
 cxx_files() {

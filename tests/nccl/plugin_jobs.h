@@ -21,10 +21,9 @@ inline constexpr const char* kVariables[] = {
 inline constexpr const char* kCollectives = "2";
 inline constexpr const char* kCollectivesAndTransfers = "6";
 
-inline std::string tuner(int version) { return TUTTI_PLUGIN_DIR "/libnccl-tuner-v" + std::to_string(version) + ".so"; }
-inline std::string profiler(int version) {
-  return TUTTI_PLUGIN_DIR "/libnccl-profiler-v" + std::to_string(version) + ".so";
-}
+// The files of the plugins of this version of the interface.
+std::string tuner(int version);
+std::string profiler(int version);
 
 class NcclPlugins : public testing::Test {
  protected:

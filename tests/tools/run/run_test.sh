@@ -142,7 +142,8 @@ signals_are_forwarded_and_end_the_job() {
   local signal
   for signal in TERM HUP; do
     rm -f "$here"/pid*
-    "$tutti" run -n 2 --grace-ms "${patience_s%.*}000" -- bash -c "trap 'echo caught; exit 0' $signal; echo \$\$ >$here/pid\$TUTTI_RANK;
+    "$tutti" run -n 2 --grace-ms "${patience_s%.*}000" -- \
+      bash -c "trap 'echo caught; exit 0' $signal; echo \$\$ >$here/pid\$TUTTI_RANK;
       while :; do sleep 0.05; done" \
       >"$here/out" 2>"$here/err" &
     local launcher=$!
