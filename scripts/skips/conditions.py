@@ -165,6 +165,12 @@ def no_python_environment():
                          "prometheus_client")
 
 
+def no_package_index():
+    """Whether pip cannot ask its index, or may not."""
+    return (os.environ.get("SETUP_NO_INSTALL") == "1" or no_python_environment()
+            or not succeeds(str(ROOT / "build/python/bin/python"), "-m", "pip", "index", "versions", "nccl4py"))
+
+
 def no_matplotlib():
     """Whether matplotlib is missing, which scripts/setup --plots installs."""
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('matplotlib') is None)"
@@ -226,8 +232,7 @@ PLAIN = {
     "no-fuzzer": no_fuzzer,
     "no-libtorch": lambda: not exists("/usr/lib/*/cmake/Torch/TorchConfig.cmake",
                                       "/usr/share/cmake/Torch/TorchConfig.cmake"),
-    # scripts/nccl-judges names in this file what it could not download.
-    "no-nccl-judges": lambda: exists(str(ROOT / "build/judges/missing")) or no_python_environment(),
+    "no-package-index": no_package_index,
     "no-mpich-headers": lambda: not exists("/usr/include/*/mpich/mpi.h"),
     "no-gloo-headers": lambda: not exists("/usr/include/gloo/allreduce.h"),
     **{f"no-pypi-{name}": lambda name=name: not exists(str(ROOT / f"build/peers/{name}/lib/libmpi.so"))

@@ -66,9 +66,9 @@ repeats+='|CutLongMessages.*/(Ucx(Sm|Tcp[34])|(Shm|Mixed)Check|TcpChecksums[34])
 repeats+='|ChecksumWorlds/Collectives.*Checksums[346]|PiecesOfCalls.*(Tcp|Machines|Attached)|DeviceCall.TwelveRanks'
 repeats+='|DirectKinds.GiveTheBits.*/[3-9]|AllReduceRanks.*/[0-9]*[4-9]|(Slow|Once)/Alloc.*/(Shm|Mixed)|Tcp.*Repeated'
 # Computations that take up to three minutes with a sanitizer: proofs of the largest plans, simulated faults from more
-# seeds, and second runs of programs with eight hardware queues. Smaller proofs and other seeds remain, and so do, in
-# the parts asan_..., the second runs with one hardware queue, which are of fewer tests and partly of other programs. (A
-# regular expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
+# seeds, and second runs of programs with eight hardware queues. Smaller proofs and other seeds remain. asan_units and
+# asan_processes also keep the second runs with one hardware queue: these are of fewer tests, partly of other programs.
+# (A regular expression of ctest may have at most nine pairs of parentheses. If one has more, run_ctest fails the part.)
 computations='^Mutants\.AMissing|^Mutants\.OneCredit|^Mutants\.AnUnchecked|ProvesEveryAlgorithm|ProvesPlansThat'
 computations+='|Rounds\.AreEnough.*/[abr][lre][lod]|Mutations\..*/h|Mutations\..*/ci'
 computations+='|^FaultSeeds\.[2-7]00|^FaultSeeds\.Every|_eight_queues$'
@@ -161,19 +161,22 @@ part_matrix() {
   done
 }
 
-# Programs and packages that others made for NCCL. The last line of the script has the counts.
+# Programs and packages that others made for NCCL. The script prints a line for each check and for each skipped judge.
 part_nccl_judges() {
-  local right wrong missing
-  scripts/nccl-judges 2>&1 | tee build/nccl-judges.log || true
-  if read -r right wrong missing <<<"$(sed -nE "$judges_line" build/nccl-judges.log)" && [ -n "$missing" ]; then
-    passed=$((passed + right))
-    if [ "$wrong" != 0 ]; then count_fail "scripts/nccl-judges: $(grep '^not ok ' build/nccl-judges.log)"; fi
-    if [ "$missing" != 0 ]; then count_skip scripts/nccl-judges "$(grep '^skipped ' build/nccl-judges.log)"; fi
-  else
-    count_fail "scripts/nccl-judges: $(tail -n 5 build/nccl-judges.log)"
-  fi
+  local log=build/nccl-judges.log line status=0
+  scripts/nccl-judges >"$log" 2>&1 || status=$?
+  while read -r line; do
+    case $line in
+      'ok '*) count_pass ;;
+      'not ok '*) count_fail "scripts/nccl-judges: $line" ;;
+      'skipped '*) line=${line#skipped } && count_skip "scripts/nccl-judges ${line%%:*}" "${line#*: }" ;;
+    esac
+  done <"$log"
+  case $status in
+    0 | 1 | 77) grep -E '^==|^[0-9]+ passed' "$log" ;;
+    *) count_fail "scripts/nccl-judges ended with status $status"$'\n'"$(tail -n 5 "$log")" ;;
+  esac
 }
-judges_line='s/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p'
 
 # Prints all C++ files of the tree, one per line.
 cxx_files() {

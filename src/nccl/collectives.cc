@@ -107,7 +107,7 @@ ncclResult_t collective(const char* function, ncclComm_t comm, const Arguments& 
   return guarded_in_group([&] { return run_collective(function, comm, arguments); });
 }
 
-// One function for each collective, for its two exported functions: with a configuration, and without one (null).
+// One function for each collective. Its exported functions call it, with a configuration or without one (null).
 
 ncclResult_t all_reduce(const char* function, const void* sendbuff, void* recvbuff, size_t count,
                         ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,

@@ -219,5 +219,6 @@ TUTTI_NCCL(int, LLA2ACalcSlots, int maxElts, int maxEltSize) {
 // Does nothing. TUTTI_LOG is read whenever a communicator is created, so it need not be read again. NCCL_DEBUG is read
 // only once in a process (process_settings()), so a later change of this variable has no effect.
 TUTTI_NCCL(void, ResetDebugInit, void) {}
-// The same function, which NVIDIA's library exports for the headers of some older versions, under this name alone.
+// The same function under a second name, which has no variant "pnccl...". NVIDIA's library exports it, but its headers
+// do not declare it.
 extern "C" TUTTI_API void ncclResetDebugInitInternal() {}

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # library_test.sh CHECK LIBRARY [ARGUMENTS]: tests of libnccl.so.2 as the program sees it that loads it.
 #
-#   symbols LIST   it exports the functions of LIST under both names, weak and strong, and no other symbol. A line
-#                  "T name" of LIST is a function without a weak name
+#   symbols LIST   it exports the functions of LIST as nccl... (weak) and pnccl... (strong), and no other symbol. A line
+#                  "T NAME" of LIST is a function that has only this name (strong)
 #   needs          it has the right name, needs only system libraries, and is smaller than 10 MiB
 #   program SOURCE COMPILER INCLUDE [FLAGS]   a C99 program that is linked to it runs
 #   load           opening or preloading it, also in the children of a shell, changes nothing and starts nothing

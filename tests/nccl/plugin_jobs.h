@@ -21,7 +21,7 @@ inline constexpr const char* kVariables[] = {
 inline constexpr const char* kCollectives = "2";
 inline constexpr const char* kCollectivesAndTransfers = "6";
 
-// The files of the plugins of this version of the interface.
+// Paths of the test's own tuner and profiler plugin for this version of NCCL's interface of such plugins.
 std::string tuner(int version);
 std::string profiler(int version);
 

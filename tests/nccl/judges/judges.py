@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Judges libnccl.so.2 by programs, packages and libraries that others made for NCCL. None of it needs a GPU.
 
-judges.py --library FILE --cache FOLDER --compiler CC [--report FILE] [JUDGE...]
+judges.py --library FILE --cache FOLDER [--report FILE] [JUDGE...]
 
-It downloads packages from PyPI into the cache, about 2.6 GB, of which the torch wheel and NVIDIA's wheels with the
-headers are the largest part. Files that are there already are used again. JUDGE is one of:
+It downloads packages from PyPI into the cache, about 2.6 GB, and unpacks 1.5 GB of them. Most of it is the torch wheel
+and NVIDIA's wheels with the headers. Files that are there already are used again. With SETUP_NO_INSTALL=1 it downloads
+nothing. JUDGE is one of:
 
-  header      NVIDIA's nccl.h of our version: every declaration, macro, enumerator and structure, and the symbols of its
-              library: none is missing from ours, and ours has no other ones
+  header      NVIDIA's nccl.h of our version: every declaration, macro, enumerator and structure; and its library: ours
+              exports the same functions, and nothing else
   programs    a C program (program.c), compiled with the headers of six versions of NCCL
   nccl4py     NVIDIA's Python package
   cupy        CuPy's wrapper
@@ -15,8 +16,9 @@ headers are the largest part. Files that are there already are used again. JUDGE
   extensions  the symbols that NVIDIA's nccl-extensions import
   torch       the symbols that PyTorch's CUDA wheel imports
 
-Each check is a line "ok JUDGE: NAME" or "not ok JUDGE: NAME: REASON". The last line has the counts. --report writes a
-table. Exit status: 0 if all checks are right, 1 if not, 77 if a package cannot be downloaded.
+Each check is a line "ok JUDGE: NAME" or "not ok JUDGE: NAME: REASON". A judge whose packages cannot be downloaded makes
+no check, and has a line "skipped JUDGE: REASON". The last line has the counts. --report writes a table. Exit status: 0
+if all checks are right, 1 if not, 77 if a judge was skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -43,6 +46,8 @@ CUPY = ["cupy-cuda13x==14.2.0", PATHFINDER]
 VLLM = "vllm==0.33.0"
 EXTENSIONS = "nccl-extensions==0.1.0"
 TORCH = "torch===2.13.0"  # ===: not a local version such as 2.13.0+cpu
+NEEDED = {"header": [NVIDIA], "programs": PROGRAMS, "nccl4py": NCCL4PY, "cupy": CUPY, "pynccl": [VLLM],
+          "extensions": [EXTENSIONS], "torch": [TORCH]}
 # The headers include CUDA's, but use only these names of them.
 CUDA_STAND_INS = {
     "cuda_runtime.h": "#pragma once\n#include <stddef.h>\n#define CUDART_VERSION 13000\n"
@@ -79,19 +84,23 @@ class Packages:
         name, version = re.split("={2,3}", requirement)
         pattern = f"{name.replace('-', '_')}-{version}-*.whl"
         if not list(self.cache.glob(pattern)):
+            if os.environ.get("SETUP_NO_INSTALL") == "1":
+                raise CannotDownload(f"{requirement} is missing, and SETUP_NO_INSTALL=1 forbids to download it")
             print(f"downloading {requirement}", flush=True)
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
                        "--dest", str(self.cache), requirement]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
-                raise CannotDownload(f"{requirement}: {done.stderr.strip().splitlines()[-1]}")
+                raise CannotDownload(f"{requirement}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
         return next(self.cache.glob(pattern))
 
     def unpack(self, requirement: str, into: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
         with zipfile.ZipFile(self.wheel(requirement)) as archive:
-            for name in archive.namelist():
-                if wanted(name) and not (into / name).exists():
-                    archive.extract(name, into)
+            for entry in archive.infolist():
+                there = into / entry.filename
+                # A run that was interrupted may have left a part of the file.
+                if wanted(entry.filename) and not (there.exists() and there.stat().st_size == entry.file_size):
+                    archive.extract(entry, into)
 
     def headers(self, requirement: str) -> Path:
         """The folder with NVIDIA's nccl.h, and with stand-ins for CUDA's headers."""
@@ -103,38 +112,50 @@ class Packages:
         return include
 
 
-def symbols(file: Path, which: str) -> set[str]:
-    """NCCL's names among the dynamic symbols of a library; `which` is --defined-only or --undefined-only."""
+def all_symbols(file: Path, which: str) -> set[str]:
+    """The dynamic symbols of a library; `which` is --defined-only or --undefined-only."""
     listed = subprocess.run(["nm", "-D", which, str(file)], capture_output=True, text=True, check=True).stdout
-    return {name for name in (line.split()[-1] for line in listed.splitlines() if line)
-            if re.match("p?nccl[A-Z]", name)}
+    return {line.split()[-1] for line in listed.splitlines() if line}
+
+
+def symbols(file: Path, which: str) -> set[str]:
+    """NCCL's names among them."""
+    return {name for name in all_symbols(file, which) if re.match("p?nccl[A-Z]", name)}
+
+
+def run_to_the_end(command: list[str], environment: dict[str, str]) -> tuple[int | None, str, str]:
+    """Runs a program, and ends it with all processes that it has started if it takes longer than LIMIT_S. Returns its
+    status (None: it was ended), its output and its error output."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+                               start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+        return process.returncode, out, err
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        return None, out, err
 
 
 class Judge:
     """Runs the judges. Each method `judge_NAME` returns its checks."""
 
-    def __init__(self, library: Path, compiler: str, packages: Packages) -> None:
+    def __init__(self, library: Path, packages: Packages) -> None:
         self.library = library
-        self.compiler = compiler
         self.packages = packages
         self.ours = symbols(library, "--defined-only")
 
-    def take_lines(self, judged: Judged, command: list[str], name: str = "", preload: bool = False) -> None:
+    def take_lines(self, judged: Judged, command: list[str], name: str = "") -> None:
         """Runs a program that prints "ok NAME" and "not ok NAME: REASON", and takes these checks."""
-        environment = dict(os.environ, TUTTI_MEASURE="0")
-        if preload:
-            environment["LD_PRELOAD"] = str(self.library)
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            return judged.check(f"{name}ends", f"does not end within {LIMIT_S} s")
-        for line in done.stdout.splitlines():
+        environment = dict(os.environ, TUTTI_MEASURE="0", LD_LIBRARY_PATH=str(self.library.parent))
+        status, out, err = run_to_the_end(command, environment)
+        for line in out.splitlines():
             if line.startswith("ok "):
                 judged.right.append(name + line[3:])
             elif line.startswith("not ok "):
                 judged.wrong.append(name + line[7:])
-        reason = None if done.returncode == 0 else f"status {done.returncode}: {done.stderr[-2000:]}"
-        judged.check(f"{name}ends", reason)
+        ended = f"does not end within {LIMIT_S} s" if status is None else f"status {status}"
+        judged.check(f"{name}ends", None if status == 0 else f"{ended}: {err[-2000:]}")
 
     def judge_header(self) -> Judged:
         judged = Judged()
@@ -143,10 +164,10 @@ class Judge:
         theirs = symbols(into / "nvidia/nccl/lib/libnccl.so.2", "--defined-only")
         for name in sorted(theirs):
             judged.check(f"exports {name}", None if name in self.ours else "missing")
-        extra = sorted(self.ours - theirs)
+        extra = sorted(all_symbols(self.library, "--defined-only") - theirs)
         judged.check("exports nothing else", f"foreign: {' '.join(extra)}" if extra else None)
         command = [sys.executable, str(HERE.parent / "abi.py"), "--ours", str(HERE.parents[2] / "include"),
-                   "--compiler", "g++", "--library", str(self.library),
+                   "--compiler", "c++", "--library", str(self.library),
                    str(self.packages.headers(NVIDIA) / "nccl.h")]
         done = subprocess.run(command, capture_output=True, text=True)
         print(done.stdout.strip())
@@ -159,7 +180,7 @@ class Judge:
         for requirement in PROGRAMS:
             version = requirement.split("=")[-1]
             program = self.packages.cache / f"program-{version}"
-            command = [self.compiler, "-std=gnu99", f"-I{self.packages.headers(requirement)}",
+            command = ["cc", "-std=gnu99", f"-I{self.packages.headers(requirement)}",
                        str(HERE / "program.c"), "-o", str(program), f"-L{folder}", "-lnccl", f"-Wl,-rpath,{folder}"]
             done = subprocess.run(command, capture_output=True, text=True)
             judged.check(f"{version}: compiles", None if done.returncode == 0 else done.stderr[-2000:])
@@ -167,13 +188,14 @@ class Judge:
                 self.take_lines(judged, [str(program)], f"{version}: ")
         return judged
 
-    def judge_wrapper(self, name: str, requirements: list[str], wanted: Callable[[str], bool] = lambda _: True) -> Judged:
+    def judge_wrapper(self, name: str, requirements: list[str],
+                      wanted: Callable[[str], bool] = lambda _: True) -> Judged:
         judged = Judged()
         site = self.packages.cache / f"site-{name}"
         for requirement in requirements:
             self.packages.unpack(requirement, site, wanted)
         command = [sys.executable, str(HERE / "wrappers.py"), name, "--site", str(site), "--library", str(self.library)]
-        self.take_lines(judged, command, preload=True)
+        self.take_lines(judged, command)
         return judged
 
     def judge_nccl4py(self) -> Judged:
@@ -187,7 +209,7 @@ class Judge:
         return self.judge_wrapper("pynccl", [VLLM], lambda name: name == wrapper)
 
     def judge_imports(self, requirement: str, into: Path) -> Judged:
-        """Every symbol of NCCL that a library of this package imports must be exported by ours."""
+        """Every symbol of NCCL that a library of this package imports must be in ours, or in the package itself."""
         judged = Judged()
         self.packages.unpack(requirement, into, lambda name: name.endswith(".so") or "/lib/lib" in name)
         provided: set[str] = set(self.ours)
@@ -215,37 +237,31 @@ def write_report(file: Path, results: dict[str, Judged]) -> None:
 
 
 def main() -> int:
-    names = [name.removeprefix("judge_") for name in vars(Judge) if name.startswith("judge_")]
-    names = [name for name in names if name not in ("wrapper", "imports")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--compiler", default="cc")
     parser.add_argument("--report", type=Path)
-    parser.add_argument("judges", nargs="*", metavar="JUDGE", choices=[*names, []])
+    parser.add_argument("judges", nargs="*", metavar="JUDGE", choices=[*NEEDED, []])
     arguments = parser.parse_args()
-    arguments.cache.mkdir(parents=True, exist_ok=True)
-    judge = Judge(arguments.library.resolve(), arguments.compiler, Packages(arguments.cache.resolve()))
+    cache = arguments.cache.resolve() / sys.implementation.cache_tag  # wheels are for one version of Python
+    cache.mkdir(parents=True, exist_ok=True)
+    judge = Judge(arguments.library.resolve(), Packages(cache))
     results: dict[str, Judged] = {}
     skipped: list[str] = []
-    for name in arguments.judges or names:
+    for name in arguments.judges or NEEDED:
         try:
-            judged = results[name] = getattr(judge, f"judge_{name}")()
+            for requirement in NEEDED[name]:
+                judge.packages.wheel(requirement)
         except CannotDownload as error:
             print(f"skipped {name}: {error}", flush=True)
             skipped.append(name)
             continue
+        judged = results[name] = getattr(judge, f"judge_{name}")()
         for line in judged.right:
             print(f"ok {name}: {line}")
         for line in judged.wrong:
             print(f"not ok {name}: {line}")
         print(f"== {name}: {len(judged.right)} passed, {len(judged.wrong)} failed", flush=True)
-    # scripts/skips/conditions.py looks for this file.
-    missing = arguments.cache / "missing"
-    if skipped:
-        missing.write_text("\n".join(skipped) + "\n", encoding="utf-8")
-    else:
-        missing.unlink(missing_ok=True)
     if arguments.report:
         write_report(arguments.report, results)
     wrong = sum(len(judged.wrong) for judged in results.values())

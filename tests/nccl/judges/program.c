@@ -1,7 +1,7 @@
 /* A C program for NVIDIA's nccl.h of any version from 2.18 on: judges.py compiles it with the headers of several
- * versions, links it to libnccl.so.2 and runs it. Two processes are the ranks, and all buffers are host memory. It makes
- * the calls that the header has, with the structures of that header, and prints a line for each: "ok NAME", or "not ok
- * NAME: REASON", which also ends it. */
+ * versions, links it to libnccl.so.2 and runs it. Two processes are the ranks, and all buffers are host memory. It
+ * makes about 30 calls, those of them that the header declares, with the structures of that header. It prints a line
+ * for each group of calls: "ok NAME", or "not ok NAME: REASON", which also ends it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +35,13 @@ static void fill(float* values, int count) {
   for (at = 0; at < count; ++at) values[at] = input_of(rank, at);
 }
 
+/* A call that writes nothing must not find the values of an earlier call. */
+static float* cleared(float* values) {
+  int at;
+  for (at = 0; at < kRanks * kCount; ++at) values[at] = -1;
+  return values;
+}
+
 static int equal_sums(const float* values, int first, int count) {
   int at;
   for (at = 0; at < count; ++at) {
@@ -52,22 +59,22 @@ static int equal_inputs(const float* values, int of, int first, int count) {
 }
 
 static void reductions(ncclComm_t comm, const float* in, float* out) {
-  must("ncclAllReduce", ncclAllReduce(in, out, kCount, ncclFloat, ncclSum, comm, NULL));
+  must("ncclAllReduce", ncclAllReduce(in, cleared(out), kCount, ncclFloat, ncclSum, comm, NULL));
   report("ncclAllReduce", equal_sums(out, 0, kCount));
-  must("ncclReduce", ncclReduce(in, out, kCount, ncclFloat, ncclSum, 1, comm, NULL));
+  must("ncclReduce", ncclReduce(in, cleared(out), kCount, ncclFloat, ncclSum, 1, comm, NULL));
   report("ncclReduce", rank == 0 || equal_sums(out, 0, kCount));
-  must("ncclReduceScatter", ncclReduceScatter(in, out, kCount / kRanks, ncclFloat, ncclSum, comm, NULL));
+  must("ncclReduceScatter", ncclReduceScatter(in, cleared(out), kCount / kRanks, ncclFloat, ncclSum, comm, NULL));
   report("ncclReduceScatter", equal_sums(out, rank * kCount / kRanks, kCount / kRanks));
 }
 
 static void movements(ncclComm_t comm, const float* in, float* out) {
-  must("ncclBroadcast", ncclBroadcast(in, out, kCount, ncclFloat, 1, comm, NULL));
+  must("ncclBroadcast", ncclBroadcast(in, cleared(out), kCount, ncclFloat, 1, comm, NULL));
   report("ncclBroadcast", equal_inputs(out, 1, 0, kCount));
-  must("ncclAllGather", ncclAllGather(in, out, kCount, ncclFloat, comm, NULL));
+  must("ncclAllGather", ncclAllGather(in, cleared(out), kCount, ncclFloat, comm, NULL));
   report("ncclAllGather", equal_inputs(out, 0, 0, kCount) && equal_inputs(out + kCount, 1, 0, kCount));
   must("ncclGroupStart", ncclGroupStart());
   must("ncclSend", ncclSend(in, kCount, ncclFloat, 1 - rank, comm, NULL));
-  must("ncclRecv", ncclRecv(out, kCount, ncclFloat, 1 - rank, comm, NULL));
+  must("ncclRecv", ncclRecv(cleared(out), kCount, ncclFloat, 1 - rank, comm, NULL));
   must("ncclGroupEnd", ncclGroupEnd());
   report("ncclSend, ncclRecv in a group", equal_inputs(out, 1 - rank, 0, kCount));
 }
@@ -76,8 +83,9 @@ static void scaled(ncclComm_t comm, const float* in, float* out) {
   const float two = 2;
   ncclRedOp_t op;
   int at, right = 1;
-  must("ncclRedOpCreatePreMulSum", ncclRedOpCreatePreMulSum(&op, (void*)&two, ncclFloat, ncclScalarHostImmediate, comm));
-  must("ncclAllReduce", ncclAllReduce(in, out, kCount, ncclFloat, op, comm, NULL));
+  must("ncclRedOpCreatePreMulSum",
+       ncclRedOpCreatePreMulSum(&op, (void*)&two, ncclFloat, ncclScalarHostImmediate, comm));
+  must("ncclAllReduce", ncclAllReduce(in, cleared(out), kCount, ncclFloat, op, comm, NULL));
   for (at = 0; at < kCount; ++at) right &= out[at] == 2 * input_of(0, at) + 2 * input_of(1, at);
   must("ncclRedOpDestroy", ncclRedOpDestroy(op, comm));
   report("ncclRedOpCreatePreMulSum", right);
@@ -91,7 +99,7 @@ static void split(ncclComm_t comm, const float* in, float* out) {
   config.splitShare = 1;
   must("ncclCommSplit", ncclCommSplit(comm, 3, kRanks - rank, &child, &config));
   must("ncclCommUserRank", ncclCommUserRank(child, &number));
-  must("ncclAllReduce", ncclAllReduce(in, out, kCount, ncclFloat, ncclSum, child, NULL));
+  must("ncclAllReduce", ncclAllReduce(in, cleared(out), kCount, ncclFloat, ncclSum, child, NULL));
   report("ncclCommSplit", number == 1 - rank && equal_sums(out, 0, kCount));
   must("ncclCommDestroy", ncclCommDestroy(child));
 }
@@ -117,7 +125,7 @@ static void since_2_22(ncclComm_t comm, const float* in, float* out) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
   ncclSimInfo_t estimate = NCCL_SIM_INFO_INITIALIZER;
   must("ncclGroupStart", ncclGroupStart());
-  must("ncclAllReduce", ncclAllReduce(in, out, kCount, ncclFloat, ncclSum, comm, NULL));
+  must("ncclAllReduce", ncclAllReduce(in, cleared(out), kCount, ncclFloat, ncclSum, comm, NULL));
   must("ncclGroupSimulateEnd", ncclGroupSimulateEnd(&estimate));
   report("ncclGroupSimulateEnd", estimate.estimatedTime > 0);
 #else
@@ -140,7 +148,7 @@ static void since_2_27(ncclComm_t comm, const float* in, float* out) {
   if (rank == 0) {
     must("ncclCommShrink", ncclCommShrink(comm, &excluded, 1, &child, &config, NCCL_SHRINK_DEFAULT));
     must("ncclCommCount", ncclCommCount(child, &count));
-    must("ncclAllReduce", ncclAllReduce(in, out, kCount, ncclFloat, ncclSum, child, NULL));
+    must("ncclAllReduce", ncclAllReduce(in, cleared(out), kCount, ncclFloat, ncclSum, child, NULL));
     report("ncclCommShrink", count == 1 && equal_inputs(out, 0, 0, kCount));
     must("ncclCommDestroy", ncclCommDestroy(child));
   }
@@ -152,11 +160,11 @@ static void since_2_27(ncclComm_t comm, const float* in, float* out) {
 static void since_2_28(ncclComm_t comm, const float* in, float* out) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
   const int half = kCount / kRanks;
-  must("ncclAlltoAll", ncclAlltoAll(in, out, (size_t)half, ncclFloat, comm, NULL));
+  must("ncclAlltoAll", ncclAlltoAll(in, cleared(out), (size_t)half, ncclFloat, comm, NULL));
   report("ncclAlltoAll", equal_inputs(out, 0, rank * half, half) && equal_inputs(out + half, 1, rank * half, half));
-  must("ncclGather", ncclGather(in, out, kCount, ncclFloat, 0, comm, NULL));
+  must("ncclGather", ncclGather(in, cleared(out), kCount, ncclFloat, 0, comm, NULL));
   report("ncclGather", rank == 1 || (equal_inputs(out, 0, 0, kCount) && equal_inputs(out + kCount, 1, 0, kCount)));
-  must("ncclScatter", ncclScatter(in, out, (size_t)half, ncclFloat, 0, comm, NULL));
+  must("ncclScatter", ncclScatter(in, cleared(out), (size_t)half, ncclFloat, 0, comm, NULL));
   report("ncclScatter", equal_inputs(out, 0, rank * half, half));
 #else
   (void)comm, (void)in, (void)out;
@@ -168,7 +176,7 @@ static void since_2_31(ncclComm_t comm, const float* in, float* out) {
   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
   config.algSelection = "ring";
   config.userProfilerTag = 7;
-  must("ncclAllReduceConfig", ncclAllReduceConfig(in, out, kCount, ncclFloat, ncclSum, comm, NULL, &config));
+  must("ncclAllReduceConfig", ncclAllReduceConfig(in, cleared(out), kCount, ncclFloat, ncclSum, comm, NULL, &config));
   report("ncclAllReduceConfig", equal_sums(out, 0, kCount));
 #else
   (void)comm, (void)in, (void)out;
@@ -206,9 +214,11 @@ int main(void) {
   if (pipe(pipes) != 0 || (child = fork()) < 0) return 2;
   if (child == 0) {
     rank = 1;
+    close(pipes[1]); /* so that read() ends if the parent ends */
     if (read(pipes[0], &id, sizeof(id)) != (ssize_t)sizeof(id)) return 2;
     return work(id);
   }
+  close(pipes[0]);
   setvbuf(stdout, NULL, _IOLBF, 0);
   must("ncclGetUniqueId", ncclGetUniqueId(&id));
   if (write(pipes[1], &id, sizeof(id)) != (ssize_t)sizeof(id)) return 2;

@@ -4,7 +4,7 @@
 wrappers.py cupy|nccl4py|pynccl --site FOLDER --library FILE [--rank RANK --id HEX]
 
 FOLDER has the unpacked wheels. Without --rank it starts both ranks. Rank 0 prints a line for each check: "ok NAME" or
-"not ok NAME: REASON". The library must be preloaded (LD_PRELOAD), because some packages look for an installed one.
+"not ok NAME: REASON". The library must be in a folder of LD_LIBRARY_PATH, because some packages look for it.
 """
 
 from __future__ import annotations
@@ -214,8 +214,12 @@ def start_ranks(arguments: argparse.Namespace) -> int:
                "--id", unique_id.hex(), "--rank"]
     other = subprocess.Popen([*command, "1"])
     judged = Checks(0)
-    judge(judged, Buffers(0), arguments.library, unique_id)
-    return 1 if other.wait() != 0 or judged.failed else 0
+    try:
+        judge(judged, Buffers(0), arguments.library, unique_id)
+        return 1 if other.wait() != 0 or judged.failed else 0
+    finally:
+        other.kill()  # if this rank has failed; otherwise it has ended
+        other.wait()
 
 
 def main() -> int:
