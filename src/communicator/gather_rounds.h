@@ -15,8 +15,8 @@ namespace tutti::detail {
 using RunCollective = std::function<Status(const CollectiveCall& call)>;
 
 // An all-gather of the lengths, then an all-gather of the blobs. Returns the blobs of all ranks, indexed by rank.
-// Errors: those of the collectives; kRefused on every rank, if the blob of one of them is longer than kMostBlobBytes
-// (gather_rounds.cc), with this rank as the culprit.
+// Errors: those of the collectives; kRefused on every rank if a blob is longer than kMostBlobBytes (gather_rounds.cc):
+// the error's rank is the one with this blob.
 Result<std::vector<std::string>> all_gather_blobs(std::uint32_t ranks, const RunCollective& run,
                                                   const std::string& blob);
 

@@ -126,7 +126,7 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   const auto crowd = times.shortest("mailboxes.crowd", UINT64_MAX);
   if (!crowd || !pair || cores == 0) return;
   // If there are more ranks than cores, every rank must run once in each call, so on some core `turns` ranks run one
-  // after the other. If each rank has a core, nothing follows for handover_us.
+  // after the other. If each rank has a core, the time of a handover cannot be measured.
   const std::uint64_t ranks = times.least_bytes("mailboxes.crowd");
   if (ranks <= cores) return;
   const auto turns = static_cast<double>((ranks + cores - 1) / cores);

@@ -16,8 +16,8 @@ namespace {
 
 using Blobs = Result<std::vector<std::string>>;
 
-// Each of three ranks brings a blob of `bytes` bytes if it is rank 1, and of as many bytes as its number if not.
-// Returns what the ranks got.
+// All-gathers three blobs: that of rank 1 has `bytes` bytes, that of rank 0 is empty, and that of rank 2 has two bytes.
+// Returns the results of the three ranks.
 std::vector<Blobs> gathered(std::size_t bytes) {
   Communicators ranks = make_ranks(3);
   std::mutex mutex;
@@ -30,6 +30,7 @@ std::vector<Blobs> gathered(std::size_t bytes) {
     const std::scoped_lock lock(mutex);
     results.push_back(std::move(blobs));
   });
+  EXPECT_EQ(results.size(), 3U);
   return results;
 }
 

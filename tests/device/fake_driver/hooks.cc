@@ -23,7 +23,7 @@ struct Fault {
   std::string function;
   unsigned at = 0;  // number of the call that fails; the first call has number 1
   CUresult result = CUresult::kSuccess;
-  std::optional<std::thread::id> thread = std::nullopt;  // if set: its next call fails instead, whatever its number
+  std::optional<std::thread::id> thread = std::nullopt;  // if set: `at` is ignored, and its next call fails
 };
 
 // `all` is written only while the table is filled. The mutex guards `faults`.

@@ -97,7 +97,9 @@ class Job:
                 assert older_types[family.name] == family.type, older_types
         assert samples_of(families).keys() == samples_of(older_families).keys()
         for name, samples in samples_of(families).items():
-            assert name == "tutti_call_age_seconds" or samples == samples_of(older_families)[name], name
+            if name.endswith(("_age_seconds", "_timestamp_seconds")):  # depend on when the recordings are read
+                continue
+            assert samples == samples_of(older_families)[name], name
         units = {family.name: family.unit for family in families if family.unit}
         assert units["tutti_wait_seconds"] == "seconds" and units["tutti_call_bytes"] == "bytes", units
         return samples_of(families)
