@@ -166,7 +166,12 @@ def interrupted(script, text, waits=True):
     """Starts a process, and interrupts it after it has printed "ready" and, if `waits`, when it sleeps in its call.
     Returns (exit code, output)."""
     process = subprocess.Popen(
-        [sys.executable, script(HEAD + text)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, script(HEAD + text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell without job control starts its background commands, such as these tests, with this signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout.readline() == "ready\n"
