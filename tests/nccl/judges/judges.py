@@ -26,9 +26,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import traceback
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +73,7 @@ class Judged:
         if reason is None:
             self.right.append(name)
         else:
-            self.wrong.append(f"{name}: {reason}")
+            self.wrong.append(f"{name}: {' | '.join(reason.split(chr(10)))}")  # on one line, as scripts/test reads it
 
 
 class Packages:
@@ -87,12 +89,22 @@ class Packages:
             if os.environ.get("SETUP_NO_INSTALL") == "1":
                 raise CannotDownload(f"{requirement} is missing, and SETUP_NO_INSTALL=1 forbids to download it")
             print(f"downloading {requirement}", flush=True)
+            # Into a folder of its own, because pip leaves a part of the file if it is interrupted.
+            into = self.cache / "downloading"
+            shutil.rmtree(into, ignore_errors=True)
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-                       "--dest", str(self.cache), requirement]
+                       "--dest", str(into), requirement]
             done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
+            if done.returncode == 0:
+                for file in into.glob("*.whl"):
+                    os.replace(file, self.cache / file.name)
+            else:
                 raise CannotDownload(f"{requirement}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
         return next(self.cache.glob(pattern))
+
+    def folder(self, kind: str, requirements: list[str]) -> Path:
+        """A folder for unpacked files; its name has the versions, so that it never has files of other ones."""
+        return self.cache / "-".join([kind, *(requirement.split("=")[-1] for requirement in requirements)])
 
     def unpack(self, requirement: str, into: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
         with zipfile.ZipFile(self.wheel(requirement)) as archive:
@@ -104,7 +116,7 @@ class Packages:
 
     def headers(self, requirement: str) -> Path:
         """The folder with NVIDIA's nccl.h, and with stand-ins for CUDA's headers."""
-        into = self.cache / ("headers-" + requirement.split("=")[-1])
+        into = self.folder("headers", [requirement])
         self.unpack(requirement, into, lambda name: "/include/" in name)
         include = into / "nvidia/nccl/include"
         for name, text in CUDA_STAND_INS.items():
@@ -124,8 +136,8 @@ def symbols(file: Path, which: str) -> set[str]:
 
 
 def run_to_the_end(command: list[str], environment: dict[str, str]) -> tuple[int | None, str, str]:
-    """Runs a program, and ends it with all processes that it has started if it takes longer than LIMIT_S. Returns its
-    status (None: it was ended), its output and its error output."""
+    """Runs a program, and ends it with all processes that it has started if it takes longer than LIMIT_S, or if this
+    program is ended. Returns its status (None: it took too long), its output and its error output."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
                                start_new_session=True)
     try:
@@ -135,6 +147,10 @@ def run_to_the_end(command: list[str], environment: dict[str, str]) -> tuple[int
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         return None, out, err
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 class Judge:
@@ -147,7 +163,8 @@ class Judge:
 
     def take_lines(self, judged: Judged, command: list[str], name: str = "") -> None:
         """Runs a program that prints "ok NAME" and "not ok NAME: REASON", and takes these checks."""
-        environment = dict(os.environ, TUTTI_MEASURE="0", LD_LIBRARY_PATH=str(self.library.parent))
+        # CuPy and nccl4py would prefer NVIDIA's library, if a wheel with it is installed beside PyTorch.
+        environment = dict(os.environ, TUTTI_MEASURE="0", LD_PRELOAD=str(self.library))
         status, out, err = run_to_the_end(command, environment)
         for line in out.splitlines():
             if line.startswith("ok "):
@@ -159,7 +176,7 @@ class Judge:
 
     def judge_header(self) -> Judged:
         judged = Judged()
-        into = self.packages.cache / "library-2.32.3"
+        into = self.packages.folder("library", [NVIDIA])
         self.packages.unpack(NVIDIA, into, lambda name: name.endswith("libnccl.so.2"))
         theirs = symbols(into / "nvidia/nccl/lib/libnccl.so.2", "--defined-only")
         for name in sorted(theirs):
@@ -191,7 +208,7 @@ class Judge:
     def judge_wrapper(self, name: str, requirements: list[str],
                       wanted: Callable[[str], bool] = lambda _: True) -> Judged:
         judged = Judged()
-        site = self.packages.cache / f"site-{name}"
+        site = self.packages.folder(name, requirements)
         for requirement in requirements:
             self.packages.unpack(requirement, site, wanted)
         command = [sys.executable, str(HERE / "wrappers.py"), name, "--site", str(site), "--library", str(self.library)]
@@ -223,10 +240,10 @@ class Judge:
         return judged
 
     def judge_extensions(self) -> Judged:
-        return self.judge_imports(EXTENSIONS, self.packages.cache / "site-extensions")
+        return self.judge_imports(EXTENSIONS, self.packages.folder("extensions", [EXTENSIONS]))
 
     def judge_torch(self) -> Judged:
-        return self.judge_imports(TORCH, self.packages.cache / "site-torch")
+        return self.judge_imports(TORCH, self.packages.folder("torch", [TORCH]))
 
 
 def write_report(file: Path, results: dict[str, Judged]) -> None:
@@ -237,6 +254,7 @@ def write_report(file: Path, results: dict[str, Judged]) -> None:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
@@ -256,7 +274,12 @@ def main() -> int:
             print(f"skipped {name}: {error}", flush=True)
             skipped.append(name)
             continue
-        judged = results[name] = getattr(judge, f"judge_{name}")()
+        try:
+            judged = getattr(judge, f"judge_{name}")()
+        except Exception:  # for example a full disk: a failed check, and the other judges go on
+            judged = Judged()
+            judged.check("runs to its end", traceback.format_exc())
+        results[name] = judged
         for line in judged.right:
             print(f"ok {name}: {line}")
         for line in judged.wrong:

@@ -4,7 +4,7 @@
 wrappers.py cupy|nccl4py|pynccl --site FOLDER --library FILE [--rank RANK --id HEX]
 
 FOLDER has the unpacked wheels. Without --rank it starts both ranks. Rank 0 prints a line for each check: "ok NAME" or
-"not ok NAME: REASON". The library must be in a folder of LD_LIBRARY_PATH, because some packages look for it.
+"not ok NAME: REASON". The library must be preloaded (LD_PRELOAD), because some packages look for an installed one.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ class Buffers:
 
     def own_half(self) -> slice:
         return slice(self.rank * COUNT // RANKS, (self.rank + 1) * COUNT // RANKS)
+
+
+def loaded_libraries() -> set[str]:
+    """The files of libnccl that this process has loaded."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return {line.split()[-1] for line in lines if "libnccl.so" in line}
 
 
 def check_collectives(checks: Checks, buffers: Buffers, call: dict[str, Callable[[], Any]]) -> None:
@@ -216,6 +222,7 @@ def start_ranks(arguments: argparse.Namespace) -> int:
     judged = Checks(0)
     try:
         judge(judged, Buffers(0), arguments.library, unique_id)
+        judged.check("uses this library alone", lambda: loaded_libraries() == {str(Path(arguments.library).resolve())})
         return 1 if other.wait() != 0 or judged.failed else 0
     finally:
         other.kill()  # if this rank has failed; otherwise it has ended
