@@ -157,14 +157,14 @@ class Judge:
     """Runs the judges. Each method `judge_NAME` returns its checks."""
 
     def __init__(self, library: Path, packages: Packages) -> None:
-        self.library = library
+        self.tested = library
         self.packages = packages
         self.ours = symbols(library, "--defined-only")
 
     def take_lines(self, judged: Judged, command: list[str], name: str = "") -> None:
         """Runs a program that prints "ok NAME" and "not ok NAME: REASON", and takes these checks."""
         # CuPy and nccl4py would prefer NVIDIA's library, if a wheel with it is installed beside PyTorch.
-        environment = dict(os.environ, TUTTI_MEASURE="0", LD_PRELOAD=str(self.library))
+        environment = dict(os.environ, TUTTI_MEASURE="0", LD_PRELOAD=str(self.tested))
         status, out, err = run_to_the_end(command, environment)
         for line in out.splitlines():
             if line.startswith("ok "):
@@ -181,10 +181,10 @@ class Judge:
         theirs = symbols(into / "nvidia/nccl/lib/libnccl.so.2", "--defined-only")
         for name in sorted(theirs):
             judged.check(f"exports {name}", None if name in self.ours else "missing")
-        extra = sorted(all_symbols(self.library, "--defined-only") - theirs)
+        extra = sorted(all_symbols(self.tested, "--defined-only") - theirs)
         judged.check("exports nothing else", f"foreign: {' '.join(extra)}" if extra else None)
         command = [sys.executable, str(HERE.parent / "abi.py"), "--ours", str(HERE.parents[2] / "include"),
-                   "--compiler", "c++", "--library", str(self.library),
+                   "--compiler", "c++", "--library", str(self.tested),
                    str(self.packages.headers(NVIDIA) / "nccl.h")]
         done = subprocess.run(command, capture_output=True, text=True)
         print(done.stdout.strip())
@@ -193,7 +193,7 @@ class Judge:
 
     def judge_programs(self) -> Judged:
         judged = Judged()
-        folder = self.library.parent
+        folder = self.tested.parent
         for requirement in PROGRAMS:
             version = requirement.split("=")[-1]
             program = self.packages.cache / f"program-{version}"
@@ -211,7 +211,7 @@ class Judge:
         site = self.packages.folder(name, requirements)
         for requirement in requirements:
             self.packages.unpack(requirement, site, wanted)
-        command = [sys.executable, str(HERE / "wrappers.py"), name, "--site", str(site), "--library", str(self.library)]
+        command = [sys.executable, str(HERE / "wrappers.py"), name, "--site", str(site), "--library", str(self.tested)]
         self.take_lines(judged, command)
         return judged
 
@@ -256,14 +256,14 @@ def write_report(file: Path, results: dict[str, Judged]) -> None:
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--library", dest="tested", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--report", type=Path)
     parser.add_argument("judges", nargs="*", metavar="JUDGE", choices=[*NEEDED, []])
     arguments = parser.parse_args()
     cache = arguments.cache.resolve() / sys.implementation.cache_tag  # wheels are for one version of Python
     cache.mkdir(parents=True, exist_ok=True)
-    judge = Judge(arguments.library.resolve(), Packages(cache))
+    judge = Judge(arguments.tested.resolve(), Packages(cache))
     results: dict[str, Judged] = {}
     skipped: list[str] = []
     for name in arguments.judges or NEEDED:

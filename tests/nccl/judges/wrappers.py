@@ -215,14 +215,14 @@ JUDGES = {"cupy": cupy, "nccl4py": nccl4py, "pynccl": pynccl}
 
 def start_ranks(arguments: argparse.Namespace) -> int:
     judge = JUDGES[arguments.judge]
-    unique_id = judge(Checks(0), Buffers(0), arguments.library, None)
-    command = [sys.executable, __file__, arguments.judge, "--site", arguments.site, "--library", arguments.library,
+    unique_id = judge(Checks(0), Buffers(0), arguments.tested, None)
+    command = [sys.executable, __file__, arguments.judge, "--site", arguments.site, "--library", arguments.tested,
                "--id", unique_id.hex(), "--rank"]
     other = subprocess.Popen([*command, "1"])
     judged = Checks(0)
     try:
-        judge(judged, Buffers(0), arguments.library, unique_id)
-        judged.check("uses this library alone", lambda: loaded_libraries() == {str(Path(arguments.library).resolve())})
+        judge(judged, Buffers(0), arguments.tested, unique_id)
+        judged.check("uses this library alone", lambda: loaded_libraries() == {str(Path(arguments.tested).resolve())})
         return 1 if other.wait() != 0 or judged.failed else 0
     finally:
         other.kill()  # if this rank has failed; otherwise it has ended
@@ -233,7 +233,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judge", choices=JUDGES)
     parser.add_argument("--site", required=True)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library", dest="tested", required=True)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--id")
     arguments = parser.parse_args()
@@ -241,7 +241,7 @@ def main() -> int:
     if arguments.rank is None:
         return start_ranks(arguments)
     checks = Checks(arguments.rank)
-    JUDGES[arguments.judge](checks, Buffers(arguments.rank), arguments.library, bytes.fromhex(arguments.id))
+    JUDGES[arguments.judge](checks, Buffers(arguments.rank), arguments.tested, bytes.fromhex(arguments.id))
     return 1 if checks.failed else 0
 
 
