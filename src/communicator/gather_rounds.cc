@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "base/assert.h"
+
 namespace tutti::detail {
 namespace {
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/paths.h"
 #include "topology/host.h"
 

@@ -129,8 +129,8 @@ void fit_mailboxes(const Times& times, std::uint32_t cores, Parameters& p) {
   // after the other. If each rank has a core, the time of a handover cannot be measured.
   const std::uint64_t ranks = times.least_bytes("mailboxes.crowd");
   if (ranks <= cores) return;
-  const auto turns = static_cast<double>((ranks + cores - 1) / cores);
-  p.handover_us = std::max((*crowd - *pair) / turns, 0.05);
+  const std::uint64_t turns = (ranks + cores - 1) / cores;
+  p.handover_us = std::max((*crowd - *pair) / static_cast<double>(turns), 0.05);
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ std::string sanitized(std::string_view text) {
 // which ends the parsing.
 class Reader {
  public:
-  Reader(std::string_view text, Parameters& p) : text_(text), p_(p), fields_(all_fields(p, format_)) {}
+  Reader(std::string_view text, Parameters& p) : text_(text), fields_(all_fields(p, format_)) {}
 
   std::optional<Error> take_error() { return std::move(error_); }
 
@@ -228,7 +228,6 @@ class Reader {
   }
 
   std::string_view text_;
-  Parameters& p_;
   std::uint32_t format_ = 0;
   Fields fields_;
   std::vector<OpenValue> open_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <utility>
 
 #include "base/exceptions.h"
@@ -169,7 +170,7 @@ RunEvents::RunEvents(const GroupEvents* events, std::span<const GroupCall> calls
 }
 
 RunEvents::~RunEvents() {
-  for (auto one = started_.rbegin(); one != started_.rend(); ++one) one->profiler->stop(one->event);
+  for (const auto& one : std::ranges::reverse_view(started_)) one.profiler->stop(one.event);
 }
 
 void RunEvents::start_calls(const GroupEvents& events, std::span<const GroupCall> calls) {

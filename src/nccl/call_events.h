@@ -10,8 +10,8 @@
 //   GroupApi stop
 //
 // The event of a blocking call on host memory ends when the call has ended. That of a call on device memory, or on a
-// nonblocking communicator, ends when the call has been enqueued, as in NCCL. In a group all events end together, after
-// the last call has come so far.
+// nonblocking communicator, ends when the call has been enqueued, as in NCCL. In a group all events end together, as
+// soon as every call of the group has ended or has been enqueued.
 // Without a profiler, or if its mask is 0, the functions do nothing. An object is used by one thread.
 #pragma once
 

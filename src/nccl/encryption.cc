@@ -26,7 +26,7 @@ RequestedKey& requested() {
   return only;
 }
 
-ncclResult_t refuse(std::string message) { return fail(ncclInvalidArgument, "ncclSetEncryption: " + message); }
+ncclResult_t refuse(const std::string& message) { return fail(ncclInvalidArgument, "ncclSetEncryption: " + message); }
 
 }  // namespace
 

@@ -36,7 +36,7 @@ Result<Settings> environment_settings();
 // Returns `base`, changed by the fields of `config` that Tutti uses: `blocking`, `maxCTAs` and `commName`. A null
 // `config` changes nothing. An environment variable takes precedence over the field of the same meaning. Errors
 // (kInvalidArgument): a config that was not initialised; an integer field that is out of range, even if Tutti does not
-// use that field (trafficClass has no range); minCTAs greater than maxCTAs.
+// use that field (every value of trafficClass is allowed); minCTAs greater than maxCTAs.
 Result<Settings> settings_with(const Settings& base, const ncclConfig_t* config);
 
 }  // namespace tutti::nccl

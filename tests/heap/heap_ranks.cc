@@ -56,7 +56,8 @@ tutti::Result<std::size_t> call(tutti::Communicator& communicator, float* data) 
   const auto reduced =
       communicator.all_reduce(data + 7, data + 7, kCount - 7, tutti::DataType::kFloat32, tutti::ReduceOp::kSum);
   if (!reduced.ok()) return reduced.error();
-  const auto factor = static_cast<float>(ranks * (ranks + 1) / 2);
+  const std::size_t sum = ranks * (ranks + 1) / 2;
+  const auto factor = static_cast<float>(sum);
   for (std::size_t i = 0; i < kCount; ++i) {
     wrong += numbers[i] == (i < 7 ? rank + 1 : factor) * static_cast<float>(i % 1000) ? 0 : 1;
   }
@@ -66,9 +67,10 @@ tutti::Result<std::size_t> call(tutti::Communicator& communicator, float* data) 
   const auto status = communicator.all_gather(data, gathered.get(), part, tutti::DataType::kFloat32);
   if (!status.ok()) return status.error();
   for (std::size_t i = 0; i < part * ranks; ++i) {
-    const auto owner = static_cast<float>(i / part);
+    const std::size_t owner = i / part;
     const std::size_t at = i % part;
-    wrong += gathered.get()[i] == (at < 7 ? owner + 1 : factor) * static_cast<float>(at % 1000) ? 0 : 1;
+    wrong +=
+        gathered.get()[i] == (at < 7 ? static_cast<float>(owner + 1) : factor) * static_cast<float>(at % 1000) ? 0 : 1;
   }
   return wrong;
 }

@@ -80,7 +80,8 @@ class NcclPlugins : public testing::Test {
 inline std::string reduce_once(ncclComm_t comm, int rank, int ranks) {
   std::vector<float> values(1000, static_cast<float>(rank + 1));
   TUTTI_NCCL_TRY(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum, comm, nullptr));
-  TUTTI_NCCL_WANT(values[0] == static_cast<float>(ranks * (ranks + 1) / 2));
+  const int sum = ranks * (ranks + 1) / 2;
+  TUTTI_NCCL_WANT(values[0] == static_cast<float>(sum));
   return {};
 }
 

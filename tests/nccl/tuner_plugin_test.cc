@@ -22,7 +22,8 @@ using testing::StartsWith;
 std::string call_all(ncclComm_t comm, int rank, int ranks, std::size_t count) {
   std::vector<float> in(count * static_cast<std::size_t>(ranks), static_cast<float>(rank + 1));
   std::vector<float> out(in.size());
-  const float sum = static_cast<float>(ranks * (ranks + 1) / 2);
+  const int sum_of_ranks = ranks * (ranks + 1) / 2;
+  const auto sum = static_cast<float>(sum_of_ranks);
   TUTTI_NCCL_TRY(ncclAllReduce(in.data(), out.data(), count, ncclFloat, ncclSum, comm, nullptr));
   TUTTI_NCCL_WANT(out[0] == sum && out[count - 1] == sum);
   TUTTI_NCCL_TRY(ncclAllGather(in.data(), out.data(), count, ncclFloat, comm, nullptr));

@@ -53,8 +53,8 @@ std::vector<FlightCall> device_collectives(const Recording& one);
 // The exchanges that contain an all_to_all_v, gather_v or scatter_v, as collectives, by RecordedCall::variable_call.
 std::map<std::uint64_t, FlightCall> variable_collectives(const Recording& one);
 
-// The transfer that the record of an exchange describes, in a process group of the two ranks. `sends`: the recording is
-// that of the sender. `reversed`: in the process group, the receiver comes before the sender.
+// The transfer that the record of an exchange describes, as a call of a process group that consists of its two ranks.
+// `sends`: the recording is that of the sender. `reversed`: the receiver is the first rank of this process group.
 FlightCall flight_transfer(const RecordedCall& call, const Recording& one, bool sends, bool reversed);
 
 // Where an entry stands: its index in the dump, and its process group.

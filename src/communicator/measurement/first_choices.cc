@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/exceptions.h"
 #include "base/mix_bits.h"
 #include "communicator/communicator_impl.h"

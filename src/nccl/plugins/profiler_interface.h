@@ -42,52 +42,58 @@ enum class GroupState : std::int32_t { kStarted = 23, kEnding = 24 };
 // those for copy engines. Version 4 has a type of one byte, which is the first byte of `type` on little-endian
 // machines, and no `group` members, which are the last ones; the other members have the same offsets.
 struct EventDescription {
+  struct GroupApi {
+    bool is_captured;    // in a CUDA graph
+    std::int32_t depth;  // 1: a call outside of groups; n + 1: n groups are open
+  };
+  struct CollectiveApi {
+    const char* function;
+    std::size_t count;
+    const char* type;
+    std::int32_t root;
+    void* stream;
+    bool is_captured;
+  };
+  struct TransferApi {
+    const char* function;
+    std::size_t count;
+    const char* type;
+    void* stream;
+    bool is_captured;
+  };
+  struct Collective {
+    std::uint64_t sequence;  // among the communicator's calls of this function, from 0
+    const char* function;
+    const void* input;
+    void* output;
+    std::size_t count;
+    std::int32_t root;
+    const char* type;
+    std::uint8_t channels;
+    std::uint8_t warps;
+    const char* algorithm;
+    const char* protocol;
+    void* group;  // handle of the kGroupEvent
+  };
+  struct Transfer {
+    const char* function;
+    void* buffer;
+    const char* type;
+    std::size_t count;
+    std::int32_t peer;
+    std::uint8_t channels;
+    void* group;
+  };
+
   std::uint64_t type = 0;  // one ProfiledEvent
   void* parent = nullptr;  // handle of the event around this one; null: it has none, or is not recorded
   std::int32_t rank = 0;
   union {
-    struct {
-      bool is_captured;    // in a CUDA graph
-      std::int32_t depth;  // 1: a call outside of groups; n + 1: n groups are open
-    } group_api;
-    struct {
-      const char* function;
-      std::size_t count;
-      const char* type;
-      std::int32_t root;
-      void* stream;
-      bool is_captured;
-    } collective_api;
-    struct {
-      const char* function;
-      std::size_t count;
-      const char* type;
-      void* stream;
-      bool is_captured;
-    } transfer_api;
-    struct {
-      std::uint64_t sequence;  // among the communicator's calls of this function, from 0
-      const char* function;
-      const void* input;
-      void* output;
-      std::size_t count;
-      std::int32_t root;
-      const char* type;
-      std::uint8_t channels;
-      std::uint8_t warps;
-      const char* algorithm;
-      const char* protocol;
-      void* group;  // handle of the kGroupEvent
-    } collective;
-    struct {
-      const char* function;
-      void* buffer;
-      const char* type;
-      std::size_t count;
-      std::int32_t peer;
-      std::uint8_t channels;
-      void* group;
-    } transfer;
+    GroupApi group_api;
+    CollectiveApi collective_api;
+    TransferApi transfer_api;
+    Collective collective;
+    Transfer transfer;
   };
 
   EventDescription() : collective{} {}

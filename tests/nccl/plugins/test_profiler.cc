@@ -24,55 +24,61 @@ using TypeNumber = std::uint64_t;
 #endif
 
 struct Descriptor {
+  struct Group {
+    bool captured;
+    int depth;
+  };
+  struct CollApi {
+    const char* func;
+    std::size_t count;
+    const char* datatype;
+    int root;
+    void* stream;
+    bool captured;
+  };
+  struct P2pApi {
+    const char* func;
+    std::size_t count;
+    const char* datatype;
+    void* stream;
+    bool captured;
+  };
+  struct Coll {
+    std::uint64_t seq;
+    const char* func;
+    const void* send;
+    void* recv;
+    std::size_t count;
+    int root;
+    const char* datatype;
+    std::uint8_t channels, warps;
+    const char* algo;
+    const char* proto;
+#if TUTTI_TEST_VERSION > 4
+    void* parent_group;
+#endif
+  };
+  struct P2p {
+    const char* func;
+    void* buff;
+    const char* datatype;
+    std::size_t count;
+    int peer;
+    std::uint8_t channels;
+#if TUTTI_TEST_VERSION > 4
+    void* parent_group;
+#endif
+  };
+
   TypeNumber type;
   void* parent;
   int rank;
   union {
-    struct {
-      bool captured;
-      int depth;
-    } group;
-    struct {
-      const char* func;
-      std::size_t count;
-      const char* datatype;
-      int root;
-      void* stream;
-      bool captured;
-    } coll_api;
-    struct {
-      const char* func;
-      std::size_t count;
-      const char* datatype;
-      void* stream;
-      bool captured;
-    } p2p_api;
-    struct {
-      std::uint64_t seq;
-      const char* func;
-      const void* send;
-      void* recv;
-      std::size_t count;
-      int root;
-      const char* datatype;
-      std::uint8_t channels, warps;
-      const char* algo;
-      const char* proto;
-#if TUTTI_TEST_VERSION > 4
-      void* parent_group;
-#endif
-    } coll;
-    struct {
-      const char* func;
-      void* buff;
-      const char* datatype;
-      std::size_t count;
-      int peer;
-      std::uint8_t channels;
-#if TUTTI_TEST_VERSION > 4
-      void* parent_group;
-#endif
-    } p2p;
+    Group group;
+    CollApi coll_api;
+    P2pApi p2p_api;
+    Coll coll;
+    P2p p2p;
   };
 };
 

@@ -43,13 +43,13 @@ class PickleReader {
       case ']': stack_.push_back(Json::array()); return true;
       case 'u': return close(true);
       case 'e': return close(false);
-      case 'X': stack_.push_back(take(number(4))); return true;
-      case 'J': stack_.push_back(static_cast<std::int32_t>(number(4))); return true;
-      case '\x8a': stack_.push_back(static_cast<std::int64_t>(number(number(1)))); return true;
-      case 'G': stack_.push_back(real()); return true;
-      case '\x88': stack_.push_back(true); return true;
-      case '\x89': stack_.push_back(false); return true;
-      case 'N': stack_.push_back(nullptr); return true;
+      case 'X': stack_.emplace_back(take(number(4))); return true;
+      case 'J': stack_.emplace_back(static_cast<std::int32_t>(number(4))); return true;
+      case '\x8a': stack_.emplace_back(static_cast<std::int64_t>(number(number(1)))); return true;
+      case 'G': stack_.emplace_back(real()); return true;
+      case '\x88': stack_.emplace_back(true); return true;
+      case '\x89': stack_.emplace_back(false); return true;
+      case 'N': stack_.emplace_back(nullptr); return true;
       case '\x86': {
         const Json second = pop();
         const Json first = pop();
