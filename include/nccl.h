@@ -202,7 +202,14 @@ typedef enum {
   // collective does not have it, the call is refused. It takes the place of algSelection.
   tuttiNcclAlgorithm = 1,
   // val.i: the longest time without progress in milliseconds, at least 1. Without this option: TUTTI_TIMEOUT_MS.
-  tuttiNcclDeadlineMs = 2
+  tuttiNcclDeadlineMs = 2,
+  // val.i: 1: the call has the same outcome, success or an error, on all live ranks; 0: as without this option. Only
+  // for a call on host memory of a blocking communicator, outside of a group or the only call in it, and only if
+  // TUTTI_UNIFORM is "calls" or "1".
+  tuttiNcclUniform = 3,
+  // val.i: 1: every message of the call carries a checksum, which the receiver verifies; 0: as without this option.
+  // Only for a call on host memory of a blocking communicator, outside of a group or the only call in it.
+  tuttiNcclChecksum = 4
 } tuttiNcclOption_t;
 
 // The configuration of one call. A program must initialize it with NCCL_COLLCONFIG_INITIALIZER, and pass the same

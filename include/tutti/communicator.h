@@ -65,7 +65,8 @@ struct Agreement {
   // 7 in "all_reduce #7"), or 0. Earlier collectives also completed, except those that failed with ErrorScope::kCall.
   // If ranks have GPUs but the host carries out the calls on device memory, some long calls are split into segments,
   // and each segment takes a number. Sends, receives, v-variants that run as these, and calls on GPUs are not counted,
-  // nor are all_reduces that GPUs of several machines carry out in parts.
+  // nor are all_reduces that GPUs of several machines carry out in parts. Calls with CallOptions::checksum are not
+  // counted either, and have numbers of their own, but each of them takes a number for its barrier.
   std::uint64_t last_operation = 0;
   std::int64_t value = 0;  // minimum of AgreeOptions::value over the survivors
 
@@ -228,10 +229,10 @@ class TUTTI_API Communicator {
   // could not communicate for `timeout` (they were stopped, or the network was cut), two different results are
   // possible, but then no rank is a survivor in both. Between machines a broken connection counts as a death, even if
   // that rank is alive; that rank may not learn that it was excluded. Takes at most 4 times `timeout` and 1 s, or twice
-  // as long in uniform mode, not counting time in which this rank's process was suspended. If all ranks call agree(),
-  // it takes some milliseconds. Errors, scope kCall: kTimeout (names ranks that stopped responding; call again),
-  // kRefused (this rank was too late and the others agreed without it; it may join their next agreement),
-  // kInvalidArgument (`timeout` is negative).
+  // as long unless CommunicatorOptions::uniform is kNone, not counting time in which this rank's process was suspended.
+  // If all ranks call agree(), it takes some milliseconds. Errors, scope kCall: kTimeout (names ranks that stopped
+  // responding; call again), kRefused (this rank was too late and the others agreed without it; it may join their next
+  // agreement), kInvalidArgument (`timeout` is negative).
   Result<Agreement> agree(const AgreeOptions& options = {});
   // Calls agree(), and creates a communicator of the survivors in the order of their ranks. Either all survivors get
   // it, or all get an error. If a rank dies during the call, the survivors start again without it. Errors: those of
@@ -346,12 +347,13 @@ class TUTTI_API Communicator {
   Status receive(void* data, std::size_t count, DataType type, std::int32_t peer, const CallOptions& options = {});
   // Waits until a message has arrived for which this rank has not called a receive, and returns its sender. Messages
   // between GPUs that carry out sends and receives themselves are not found (docs/communicator.md). The message is not
-  // taken; the next receive() from that sender gets it. Local call; only options.timeout is used. If several peers have
-  // sent, they take turns. Receives that this rank calls during the wait, also in a Group or all_to_all_v, get the
-  // messages first. Errors: kInvalidArgument (for example, a communicator of one rank), kTimeout (no message arrived),
-  // kPeerLost (a peer's process ended, or all peers have left), kAborted, or the error that made the communicator
-  // unusable. Over TCP, this rank may have no connection to a peer that never sent to it. If the process of such a peer
-  // ends, this rank cannot find out whether the peer had left before, and that end alone does not end the wait.
+  // taken; the next receive() from that sender gets it. Local call. Only options.timeout is used; `uniform` and
+  // `checksum` are refused. If several peers have sent, they take turns. Receives that this rank calls during the wait,
+  // also in a Group or all_to_all_v, get the messages first. Errors: kInvalidArgument (for example, a communicator of
+  // one rank), kTimeout (no message arrived), kPeerLost (a peer's process ended, or all peers have left), kAborted, or
+  // the error that made the communicator unusable. Over TCP, this rank may have no connection to a peer that never sent
+  // to it. If the process of such a peer ends, this rank cannot find out whether the peer had left before, and that end
+  // alone does not end the wait.
   Result<std::int32_t> next_sender(const CallOptions& options = {});
   // Like next_sender(), but does not wait for a message: returns the sender if a message has arrived, otherwise
   // nothing. However, if another thread is inside a blocking call of this communicator, it waits until that call has
@@ -404,8 +406,10 @@ class TUTTI_API Communicator {
   // host: kUnsupported on this rank only, and the call has no effect.
   Result<Memory> register_memory(void* data, std::size_t bytes);
 
-  // Ends every operation in progress (in uniform mode later, see `uniform`) with kAborted, on this rank at once and on
-  // peers when they next check, and makes the communicator unusable. May be called from any thread, in any state.
+  // Ends every operation in progress with kAborted, on this rank at once and on peers when they next check, and makes
+  // the communicator unusable. Exception: unless CommunicatorOptions::uniform is kNone, a blocking collective on host
+  // memory ends only after the ranks have agreed on its outcome (see there). May be called from any thread, in any
+  // state.
   void abort();
 
  private:

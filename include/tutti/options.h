@@ -13,6 +13,14 @@
 
 namespace tutti {
 
+// Which calls are uniform. A uniform call has the same outcome, success or an error, on all live ranks. Only blocking
+// collectives on host memory can be uniform.
+enum class UniformCalls : std::uint8_t {
+  kNone,
+  kAsked,  // those with CallOptions::uniform
+  kAll,    // all blocking collectives on host memory
+};
+
 // How a rank finds the other ranks, and how the communicator works. A field that is left at its default (except
 // `device` and `devices`) is read from the environment: first from Tutti's variables (TUTTI_RANK, TUTTI_WORLD_SIZE,
 // TUTTI_ROOT, TUTTI_JOB_ID, ..., which `tutti run` sets; docs/config.md lists all of them), then from the variables of
@@ -62,14 +70,16 @@ struct CommunicatorOptions {
   // each other, and no limit in docs/limits.md prevents it. Otherwise, or with "staged", the host carries them out; on
   // several machines the GPUs do parts of long all_reduces (docs/communicator.md). Empty: TUTTI_DEVICE_CALLS, "auto".
   std::string device_calls;
-  // Whether a blocking collective on host memory has the same outcome on all live ranks: success, or an error. It
-  // costs a short all-reduce after each such call (docs/elastic.md has numbers). start(), Group, sends, receives and
-  // calls with a stream are not covered. Must be the same on all ranks. If the communicator breaks during a call, this
-  // rank's call lasts until the other ranks have entered the same call and all have agreed on its outcome: at most 4
-  // set-up timeouts, even after abort(). After that the communicator refuses collectives on all of these ranks. To
-  // continue, call shrink(). If live ranks cannot communicate for that long, the outcomes may differ. agree() and
-  // shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then false.
-  std::optional<bool> uniform;
+  // Which calls are uniform. A uniform call costs a short all-reduce (docs/elastic.md has numbers). start(), Group,
+  // sends, receives, calls on device memory and calls with a stream are never uniform. Must be the same on all ranks.
+  //
+  // Unless this is kNone, the blocking collectives of several threads run one after the other. If the communicator
+  // breaks during one of them, uniform or not, all ranks agree on the outcome of the last uniform call before that call
+  // returns. It therefore waits until every other rank makes a blocking collective, which fails, too, or calls agree()
+  // or shrink(): at most 4 set-up timeouts, even after abort(). After that the communicator refuses collectives on all
+  // of these ranks; call shrink() to continue. If live ranks cannot communicate for that long, the outcomes may differ.
+  // agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then kNone.
+  std::optional<UniformCalls> uniform;
   // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which the
   // receiver verifies. A flipped bit gives kDamaged on the receiving rank, and the message names sender and receiver.
   // All values then travel through slots or sockets and never directly through another rank's memory, and calls on
@@ -100,6 +110,17 @@ struct CallOptions {
   // Number of the caller's choice, which the recording of this call shows (docs/recorder.md). It has no other effect,
   // and may differ between ranks. 0: none.
   std::uint64_t label = 0;
+  // Whether this call is uniform. Must be the same on all ranks. With true, the call must be a blocking collective on
+  // host memory without a stream, and CommunicatorOptions::uniform must not be kNone; otherwise the call does not
+  // happen (kInvalidArgument). With false, the call is uniform only if that option is kAll.
+  bool uniform = false;
+  // Whether every message of this call carries a checksum, as with CommunicatorOptions::checksum. Must be the same on
+  // all ranks. With true, the call must be a blocking collective on host memory without a stream; otherwise it does not
+  // happen (kInvalidArgument). The first call with a checksum makes a second set of connections between the ranks,
+  // which may take as long as a split(). Each call with a checksum begins with a barrier; if the barrier fails, for
+  // example because a rank is late, the communicator is broken. Not available in a simulation, or after use_plan()
+  // (kUnsupported).
+  bool checksum = false;
 };
 
 }  // namespace tutti

@@ -28,12 +28,12 @@ enum class ErrorCode : std::uint8_t {
   kUnsupported,      // the arguments are valid, but Tutti cannot carry out such a call, in general or on this machine
   kConfig,           // an option or a TUTTI_* variable is unknown or has a bad value
   kTimeout,          // a deadline passed; the message names the missing ranks, if they are known
-  kAborted,          // abort() on this rank or a peer, or the destructor; uniform mode: the call failed on another rank
+  kAborted,          // abort() on this rank or a peer, or the destructor; a uniform call failed on another rank
   kPeerLost,         // the process of a peer ended, its connection broke, or the peer left the communicator
   kRefused,          // a rank was not accepted: other job, user or version, malformed message, or too late for agree()
   kSystem,           // the operating system refused: out of memory, descriptors or disk space, or no permission
   kDevice,           // the CUDA driver returned an error, or a kernel failed; the CUDA context may be lost
-  kDamaged,          // data was altered in transit (CommunicatorOptions::checksum, or the path test of set-up)
+  kDamaged,          // data was altered in transit (option `checksum`, or the path test of set-up)
 };
 inline constexpr ErrorCode kLastErrorCode = ErrorCode::kDamaged;  // the highest value
 

@@ -43,6 +43,11 @@ void take(Counts& from, std::vector<std::size_t>& into, std::span<const std::siz
 
 DataType data_type(int number) { return one_of<DataType>(number, "data type"); }
 
+UniformCalls uniform_calls(int number) {
+  if (number < 0 || number > static_cast<int>(UniformCalls::kAll)) raise_invalid("uniform is not 0, 1 or 2");
+  return static_cast<UniformCalls>(number);
+}
+
 CallOptions call_options(std::int64_t timeout_ms, std::optional<std::uintptr_t> stream) {
   CallOptions options;
   options.timeout = std::chrono::milliseconds(timeout_ms);
@@ -53,7 +58,7 @@ CallOptions call_options(std::int64_t timeout_ms, std::optional<std::uintptr_t> 
 void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
                int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
                std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,
-               Counts input_displacements, Counts output_displacements, int reduction) {
+               Counts input_displacements, Counts output_displacements, int reduction, bool uniform, bool checksum) {
   CollectiveCall& call = into.call;
   call.kind = one_of<CollectiveKind>(kind, "collective");
   call.input = read_address(input);
@@ -76,6 +81,8 @@ void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr
   into.options.algorithm = one_of<Algorithm>(algorithm, "algorithm");
   into.options.scale = scale_of(scale, call.type);
   into.options.reduction = reduction_of(reduction, call.type);
+  into.options.uniform = uniform;
+  into.options.checksum = checksum;
 }
 
 }  // namespace tutti::python

@@ -53,7 +53,7 @@ Result<std::unique_ptr<Communicator>> create_interruptibly(const CommunicatorOpt
 nb::object create(std::int32_t rank, std::int32_t size, std::string root, std::string job_id, std::string job_key_file,
                   std::string interface, std::optional<nb::bytes> unique_id, std::string transport, std::string attach,
                   std::optional<bool> encrypt, std::string node_id, std::optional<std::int32_t> device,
-                  std::string device_calls, std::optional<bool> uniform, std::optional<bool> checksum,
+                  std::string device_calls, std::optional<int> uniform, std::optional<bool> checksum,
                   std::int64_t setup_timeout_ms, std::int64_t timeout_ms) {
   CommunicatorOptions options;
   options.rank = rank;
@@ -69,7 +69,7 @@ nb::object create(std::int32_t rank, std::int32_t size, std::string root, std::s
   options.node_id = std::move(node_id);
   options.device = device;
   options.device_calls = std::move(device_calls);
-  options.uniform = uniform;
+  if (uniform) options.uniform = uniform_calls(*uniform);
   options.checksum = checksum;
   options.setup_timeout = Milliseconds(setup_timeout_ms);
   options.timeout = Milliseconds(timeout_ms);
@@ -93,11 +93,11 @@ nb::list create_all(std::int32_t size, std::string transport, std::int32_t nodes
 void run(const PyCommunicator& self, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
          int dtype, int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
          std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts, Counts input_displacements,
-         Counts output_displacements, int reduction) {
+         Counts output_displacements, int reduction, bool uniform, bool checksum) {
   CallArguments arguments;
   read_call(arguments, kind, input, output, count, dtype, op, root, algorithm, timeout_ms, scale, stream,
             std::move(input_counts), std::move(output_counts), std::move(input_displacements),
-            std::move(output_displacements), reduction);
+            std::move(output_displacements), reduction, uniform, checksum);
   Communicator& communicator = *self;
   wait_for(self.one(), [&] { return communicator.run(arguments.call, arguments.options); });
 }
@@ -105,11 +105,11 @@ void run(const PyCommunicator& self, int kind, std::uintptr_t input, std::uintpt
 PyWork start(const PyCommunicator& self, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
              int dtype, int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
              std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,
-             Counts input_displacements, Counts output_displacements, int reduction) {
+             Counts input_displacements, Counts output_displacements, int reduction, bool uniform, bool checksum) {
   CallArguments arguments;
   read_call(arguments, kind, input, output, count, dtype, op, root, algorithm, timeout_ms, scale, stream,
             std::move(input_counts), std::move(output_counts), std::move(input_displacements),
-            std::move(output_displacements), reduction);
+            std::move(output_displacements), reduction, uniform, checksum);
   Communicator& communicator = *self;
   Work work = value_or_raise(unlocked([&] { return communicator.start(arguments.call, arguments.options); }));
   return PyWork({self.get()}, std::move(work));
@@ -229,7 +229,7 @@ std::uint64_t device_memory_use(const PyCommunicator& self) { return (*self).dev
 
 std::optional<double> predicted_us(const PyCommunicator& self, int kind, std::size_t count, int dtype, int algorithm) {
   CallArguments arguments;
-  read_call(arguments, kind, 0, 0, count, dtype, 0, 0, algorithm, 0, nb::none(), {}, {}, {}, {}, {}, 0);
+  read_call(arguments, kind, 0, 0, count, dtype, 0, 0, algorithm, 0, nb::none(), {}, {}, {}, {}, {}, 0, false, false);
   const Communicator& communicator = *self;
   return unlocked([&] {
     return communicator.predicted_us(arguments.call.kind, count, arguments.call.type, arguments.options.algorithm);
@@ -238,7 +238,7 @@ std::optional<double> predicted_us(const PyCommunicator& self, int kind, std::si
 
 int auto_algorithm(const PyCommunicator& self, int kind, std::size_t count, int dtype) {
   CallArguments arguments;
-  read_call(arguments, kind, 0, 0, count, dtype, 0, 0, 0, 0, nb::none(), {}, {}, {}, {}, {}, 0);
+  read_call(arguments, kind, 0, 0, count, dtype, 0, 0, 0, 0, nb::none(), {}, {}, {}, {}, {}, 0, false, false);
   const Communicator& communicator = *self;
   const Algorithm chosen =
       unlocked([&] { return communicator.auto_algorithm(arguments.call.kind, count, arguments.call.type); });
@@ -284,7 +284,8 @@ void add_calls(Class& type) {
     type.def(name, function, arg("kind"), arg("input"), arg("output"), arg("count"), arg("dtype"), arg("op") = 0,
              arg("root") = 0, arg("algorithm") = 0, arg("timeout_ms") = 0, arg("scale") = nb::none(),
              arg("stream") = nb::none(), arg("input_counts") = nb::none(), arg("output_counts") = nb::none(),
-             arg("input_displacements") = nb::none(), arg("output_displacements") = nb::none(), arg("reduction") = 0);
+             arg("input_displacements") = nb::none(), arg("output_displacements") = nb::none(), arg("reduction") = 0,
+             arg("uniform") = false, arg("checksum") = false);
   };
   collective("run", &run);
   collective("start", &start);

@@ -182,9 +182,10 @@ using Counts = std::optional<std::vector<std::size_t>>;
 void read_call(CallArguments& into, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
                int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
                std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts,
-               Counts input_displacements, Counts output_displacements, int reduction);
+               Counts input_displacements, Counts output_displacements, int reduction, bool uniform, bool checksum);
 
 DataType data_type(int number);
+UniformCalls uniform_calls(int number);
 CallOptions call_options(std::int64_t timeout_ms, std::optional<std::uintptr_t> stream);
 inline const void* read_address(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
 inline void* write_address(std::uintptr_t address) { return reinterpret_cast<void*>(address); }

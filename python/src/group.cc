@@ -18,11 +18,11 @@ class PyGroup {
   void add(const PyCommunicator& to, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
            int dtype, int op, std::int32_t root, int algorithm, std::int64_t timeout_ms, nb::handle scale,
            std::optional<std::uintptr_t> stream, Counts input_counts, Counts output_counts, Counts input_displacements,
-           Counts output_displacements, int reduction) {
+           Counts output_displacements, int reduction, bool uniform, bool checksum) {
     CallArguments arguments;
     read_call(arguments, kind, input, output, count, dtype, op, root, algorithm, timeout_ms, scale, stream,
               std::move(input_counts), std::move(output_counts), std::move(input_displacements),
-              std::move(output_displacements), reduction);
+              std::move(output_displacements), reduction, uniform, checksum);
     into(to, [&](Communicator& communicator) { return group_->add(communicator, arguments.call, arguments.options); });
   }
 
@@ -117,7 +117,8 @@ void add_group(nb::module_& module) {
            arg("dtype"), arg("op") = 0, arg("root") = 0, arg("algorithm") = 0, arg("timeout_ms") = 0,
            arg("scale") = nb::none(), arg("stream") = nb::none(), arg("input_counts") = nb::none(),
            arg("output_counts") = nb::none(), arg("input_displacements") = nb::none(),
-           arg("output_displacements") = nb::none(), arg("reduction") = 0)
+           arg("output_displacements") = nb::none(), arg("reduction") = 0, arg("uniform") = false,
+           arg("checksum") = false)
       .def("send", &PyGroup::send, arg("communicator"), arg("address"), arg("count"), arg("dtype"), arg("peer"),
            arg("timeout_ms") = 0, arg("stream") = nb::none())
       .def("receive", &PyGroup::receive, arg("communicator"), arg("address"), arg("count"), arg("dtype"), arg("peer"),

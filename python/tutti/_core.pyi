@@ -42,7 +42,7 @@ class Communicator:
         node_id: str = "",
         device: Optional[int] = None,
         device_calls: str = "",
-        uniform: Optional[bool] = None,
+        uniform: Optional[int] = None,
         checksum: Optional[bool] = None,
         setup_timeout_ms: int = 0,
         timeout_ms: int = 0,
@@ -63,7 +63,8 @@ class Communicator:
     def runs_on_devices(self) -> bool: ...
     # run() and start() make one collective call. If counts are given, it is the v-variant; a rank of gather_v or
     # scatter_v that has no counts passes []. scale: the factor of premulsum. stream: a CUstream as a number, for arrays
-    # in GPU memory. reduction: a number in `reductions`, which replaces op; 0: op is used.
+    # in GPU memory. reduction: a number in `reductions`, which replaces op; 0: op is used. uniform and checksum: as the
+    # options of the same names in tutti/communicator.py.
     def run(
         self,
         kind: int,
@@ -82,6 +83,8 @@ class Communicator:
         input_displacements: Optional[Sequence[int]] = None,
         output_displacements: Optional[Sequence[int]] = None,
         reduction: int = 0,
+        uniform: bool = False,
+        checksum: bool = False,
     ) -> None: ...
     def start(
         self,
@@ -101,6 +104,8 @@ class Communicator:
         input_displacements: Optional[Sequence[int]] = None,
         output_displacements: Optional[Sequence[int]] = None,
         reduction: int = 0,
+        uniform: bool = False,
+        checksum: bool = False,
     ) -> Work: ...
     # The fast path of a blocking collective. It requires contiguous NumPy arrays of the same Tutti type with matching
     # lengths, an op that is not negative, and an int as root; output None means in place. Runs the call and returns
@@ -168,6 +173,8 @@ class Group:
         input_displacements: Optional[Sequence[int]] = None,
         output_displacements: Optional[Sequence[int]] = None,
         reduction: int = 0,
+        uniform: bool = False,
+        checksum: bool = False,
     ) -> None: ...
     def send(
         self,

@@ -35,6 +35,8 @@ class CallOptions(TypedDict, total=False):
     group: Optional[Group]
     blocking: bool
     scale: Union[int, float, None]
+    uniform: bool
+    checksum: bool
 
 
 class Options(NamedTuple):
@@ -47,6 +49,8 @@ class Options(NamedTuple):
     group: Optional[Group] = None
     blocking: bool = True
     scale: Union[int, float, None] = None
+    uniform: bool = False
+    checksum: bool = False
 
 
 def read(options: CallOptions) -> Options:
@@ -73,6 +77,15 @@ def milliseconds(seconds: Optional[float], what: str) -> int:
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
         raise InvalidArgumentError(f"{what} is {seconds!r}: give seconds, more than 0 (None: the default)")
     return math.ceil(seconds * 1000)
+
+
+def uniform_calls(value: Union[bool, str, None]) -> Optional[int]:
+    """Returns the number of _core for the `uniform` of a communicator: False, "calls", True or None."""
+    if value is None or isinstance(value, bool):
+        return None if value is None else 2 * value
+    if value != "calls":
+        raise InvalidArgumentError(f'uniform is {value!r}: give True, False or "calls"')
+    return 1
 
 
 def stream_number(stream: Any) -> Optional[int]:
@@ -177,12 +190,13 @@ def barrier(comm: Any, options: Options) -> Any:
 
 
 def _launch(comm: Any, arguments: Tuple[Any, ...], options: Options, outcome: Any, keep: Any) -> Any:
+    special = {"uniform": options.uniform, "checksum": options.checksum}
     if options.group is not None:
-        options.group._core.add(comm._core, *arguments)
+        options.group._core.add(comm._core, *arguments, **special)
         return options.group._added(outcome, keep)
     if not options.blocking:
-        return Work(comm._core.start(*arguments), outcome, keep)
-    comm._core.run(*arguments)
+        return Work(comm._core.start(*arguments, **special), outcome, keep)
+    comm._core.run(*arguments, **special)
     return outcome
 
 
@@ -194,6 +208,8 @@ def transfer(comm: Any, direction: str, x: Any, peer: int, options: Options) -> 
     if direction == "receive":
         writable(array, what)
     elements = moved(array)
+    if options.uniform or options.checksum:
+        raise InvalidArgumentError("uniform and checksum are options of blocking collectives only")
     arguments = (
         array.address,
         array.elements * elements.factor,

@@ -11,6 +11,9 @@ receives:
     group      a tutti.Group to which the call is added; it starts when the group runs
     blocking   False: the call returns a tutti.Work at once, and the arrays belong to the operation until it has ended
     scale      the factor by which op "premulsum" multiplies this rank's input
+    uniform    True: a blocking collective on host memory has the same outcome on all live ranks. The communicator must
+               have been created with uniform="calls" or uniform=True (all such calls). The same on all ranks
+    checksum   True: every message of a blocking collective on host memory carries a checksum. The same on all ranks
 
 Every function raises InvalidArgumentError for arrays that cannot be used (see tutti.arrays), before anything is sent,
 and the other errors of tutti.errors. Every function may be called from any thread. A blocking call lets other Python
@@ -26,7 +29,7 @@ import numpy
 
 from . import _core
 from .arrays import type_name
-from .call import CallOptions, Counts, barrier, collective, milliseconds, read, transfer
+from .call import CallOptions, Counts, barrier, collective, milliseconds, read, transfer, uniform_calls
 from .errors import InvalidArgumentError
 from .unique_id import UniqueId
 
@@ -63,7 +66,7 @@ class Communicator:
         node_id: str = "",
         device: Optional[int] = None,
         device_calls: str = "",
-        uniform: Optional[bool] = None,
+        uniform: Union[bool, str, None] = None,
         checksum: Optional[bool] = None,
         setup_timeout: Optional[float] = None,
         timeout: Optional[float] = None,
@@ -91,7 +94,7 @@ class Communicator:
                 node_id=node_id,
                 device=device,
                 device_calls=device_calls,
-                uniform=uniform,
+                uniform=uniform_calls(uniform),
                 checksum=checksum,
                 setup_timeout_ms=milliseconds(setup_timeout, "setup_timeout"),
                 timeout_ms=milliseconds(timeout, "timeout"),

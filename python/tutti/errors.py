@@ -68,8 +68,8 @@ class DeadlineError(Error, TimeoutError):
 
 
 class AbortedError(Error):
-    """abort() was called on this rank or on a peer, or this rank's communicator has ended. In uniform mode also: the
-    call failed on another rank."""
+    """abort() was called on this rank or on a peer, or this rank's communicator has ended; or the
+    call was uniform and failed on another rank."""
 
 
 class PeerLostError(Error, ConnectionError):
@@ -91,7 +91,7 @@ class DeviceError(Error):
 
 
 class DamagedError(Error):
-    """A message was corrupted in transit. Detected only if the communicator has checksum=True."""
+    """A message was corrupted in transit. Detected only if the communicator or the call has checksum=True."""
 
 
 CLASSES: Dict[str, Type[Error]] = dict(

@@ -194,6 +194,13 @@ Status set_attach(Config& config, std::string_view name, std::string_view value)
   return {};
 }
 
+Status set_uniform(Config& config, std::string_view name, std::string_view value) {
+  const auto uniform = parse_keyword<UniformCalls>(value, kUniformNames);
+  if (!uniform) return bad_value(name, value, "0, calls or 1");
+  config.uniform = *uniform;
+  return {};
+}
+
 Status set_device_calls(Config& config, std::string_view name, std::string_view value) {
   const auto policy = parse_device_calls(value);
   if (!policy) return bad_value(name, value, "auto or staged");
@@ -238,7 +245,7 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_RDMA_CACHE_MIB", integer(&Config::rdma_cache_mib, 0, 1 << 20)},
       {"TUTTI_RDMA_WRITE_OUTPUTS", integer(&Config::rdma_write_outputs, 0, 1)},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
-      {"TUTTI_UNIFORM", integer(&Config::uniform, 0, 1)},
+      {"TUTTI_UNIFORM", {set_uniform, keyword(&Config::uniform, kUniformNames)}},
       {"TUTTI_CHECKSUM", integer(&Config::checksum, 0, 1)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},

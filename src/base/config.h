@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "tutti/options.h"
 #include "tutti/result.h"
 
 namespace tutti {
@@ -83,6 +84,10 @@ enum class AttachPolicy : std::uint8_t { kOff, kCalls, kAuto };
 std::optional<AttachPolicy> parse_attach(std::string_view name);
 std::optional<TransportPolicy> parse_transport(std::string_view name);
 
+// The value of TUTTI_UNIFORM for each value of UniformCalls, in its order.
+inline constexpr std::array<std::string_view, 3> kUniformNames = {"0", "calls", "1"};
+inline std::string_view uniform_name(UniformCalls calls) { return kUniformNames[static_cast<std::size_t>(calls)]; }
+
 // Where calls on device memory run: on the GPUs if that is possible (kAuto; for example, the GPUs must be able to
 // access each other), or always on the host (kStaged).
 enum class DevicePolicy : std::uint8_t { kAuto, kStaged };
@@ -121,7 +126,7 @@ struct Config {
   std::uint32_t rdma_cache_mib = 1024;                 // TUTTI_RDMA_CACHE_MIB, registered memory kept, 0 .. 2^20
   bool rdma_write_outputs = true;                      // TUTTI_RDMA_WRITE_OUTPUTS, 0 or 1: peers write outputs by RDMA
   std::string node_id;                                 // TUTTI_NODE_ID: only ranks with equal ids share memory
-  bool uniform = false;                                // TUTTI_UNIFORM, 0 or 1: blocking calls have one outcome
+  UniformCalls uniform = UniformCalls::kNone;          // TUTTI_UNIFORM, 0|calls|1: which calls have one outcome
   bool checksum = false;                               // TUTTI_CHECKSUM, 0 or 1: messages have a CRC-32C
   std::chrono::milliseconds setup_timeout{60'000};     // TUTTI_SETUP_TIMEOUT_MS, 1 .. 86,400,000
   std::chrono::milliseconds timeout{60'000};           // TUTTI_TIMEOUT_MS, 1 .. 86,400,000

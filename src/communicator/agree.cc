@@ -11,7 +11,7 @@
 namespace tutti::detail {
 namespace {
 
-// Mixed into the communicator's id for the agreements of the uniform mode, which are kept apart from those of
+// Mixed into the communicator's id for the agreements of UniformMode, which are kept apart from those of
 // agree().
 constexpr std::uint64_t kCallsChannel = 0x2f19c0b75e6da843;
 

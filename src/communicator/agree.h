@@ -19,7 +19,7 @@ class UniformMode;
 
 class Agreements {
  public:
-  // The two sequences of agreements are independent: agree() uses kAll, the uniform mode uses kCalls.
+  // The two sequences of agreements are independent: agree() uses kAll, UniformMode uses kCalls.
   enum class Topic : std::uint8_t { kAll, kCalls };
 
   // `membership` must outlive this object. `engine` must exist during each call of the functions below, but need not
@@ -29,15 +29,15 @@ class Agreements {
   // Runs the next consensus of `topic` among the surviving ranks. Errors: kTimeout and kRefused, as for
   // Communicator::agree().
   Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
-  // Implements Communicator::agree(). `uniform`: the communicator's uniform mode (its last call is settled first); null
-  // if it is off.
+  // Implements Communicator::agree(). `uniform`: that of the communicator (the last uniform call is settled first);
+  // null if no calls are uniform.
   Result<Agreement> agree(const AgreeOptions& options, UniformMode* uniform);
 
  private:
   const Membership& membership_;
   Engine& engine_;
   std::mutex mutex_;
-  // Made when first needed: for_calls_ by the uniform mode, for_all_ by agree(). Guarded by mutex_.
+  // Made when first needed: for_calls_ by UniformMode, for_all_ by agree(). Guarded by mutex_.
   std::unique_ptr<ConsensusParticipant> for_calls_;
   std::unique_ptr<ConsensusParticipant> for_all_;
 };

@@ -51,8 +51,9 @@ Result<std::string> make_split_request(std::int32_t colour, std::int32_t key) {
 // If a rank cannot make its request, for example because its colour is negative, split() fails on all ranks. A later
 // failure in the making of a child affects only that child, unless it is the failure of a round, because all ranks of
 // the parent take part in the rounds. The parent stays usable unless one of these rounds has broken it.
-Result<ChildFactory::Child> ChildFactory::split(std::int32_t colour, std::int32_t key, std::string_view name) {
-  auto child = try_split(colour, key);
+Result<ChildFactory::Child> ChildFactory::split_into(std::int32_t colour, std::int32_t key, std::string_view name,
+                                                     const std::shared_ptr<JobContext>& job_context) {
+  auto child = try_split(colour, key, job_context);
   if (child) return child;
   Error error = std::move(child).error();
   error.message = fmt::format("{}: {}", name, error.message);
@@ -60,7 +61,24 @@ Result<ChildFactory::Child> ChildFactory::split(std::int32_t colour, std::int32_
   return error;
 }
 
-Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::int32_t key) {
+Result<ChildFactory::Child> ChildFactory::split(std::int32_t colour, std::int32_t key, std::string_view name) {
+  return split_into(colour, key, name, parent_.job_context);
+}
+
+Result<ChildFactory::Child> ChildFactory::with_checksums() {
+  std::shared_ptr<JobContext> own;
+  if (parent_.job_context != nullptr) {
+    own = std::make_shared<JobContext>(*parent_.job_context);  // shared by the parts of the communicator
+    own->config.checksum = true;
+    own->config.uniform = UniformCalls::kNone;
+    own->device = nullptr;  // only calls on host memory can ask for checksums
+    own->devices = false;
+  }
+  return split_into(0, 0, "checksum", own);
+}
+
+Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::int32_t key,
+                                                    const std::shared_ptr<JobContext>& job_context) {
   if (parent_.job_context == nullptr) {
     return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1, "a communicator of a simulation cannot be split"};
   }
@@ -90,13 +108,13 @@ Result<ChildFactory::Child> ChildFactory::try_split(std::int32_t colour, std::in
     return own;
   };
   if (colour == Communicator::kNoColour) {
-    for (int round = 0; round < communicator_rounds(*parent_.job_context); ++round) {
+    for (int round = 0; round < communicator_rounds(*job_context); ++round) {
       auto all = parent_round_("+");
       if (!all) return all.error();
     }
     return Child();
   }
-  auto child = make_child(chosen, among);
+  auto child = make_child(chosen, among, job_context);
   if (child) return child;
   return in_parent_ranks(chosen, std::move(child).error(), round_errors);
 }
@@ -113,9 +131,10 @@ Error ChildFactory::in_parent_ranks(const std::vector<ChildRank>& chosen, Error 
   return error;
 }
 
-Result<ChildFactory::Child> ChildFactory::make_child(const std::vector<ChildRank>& chosen, const Gather& among) const {
+Result<ChildFactory::Child> ChildFactory::make_child(const std::vector<ChildRank>& chosen, const Gather& among,
+                                                     const std::shared_ptr<JobContext>& job_context) const {
   Membership child{
-      .ranks = static_cast<std::uint32_t>(chosen.size()), .job_context = parent_.job_context, .id = chosen.front().id};
+      .ranks = static_cast<std::uint32_t>(chosen.size()), .job_context = job_context, .id = chosen.front().id};
   for (const ChildRank& member : chosen) {
     if (member.parent_rank == parent_.rank) child.rank = static_cast<std::uint32_t>(child.members.size());
     child.members.push_back(parent_.members[member.parent_rank]);
@@ -197,8 +216,9 @@ Result<ChildFactory::Child> ChildFactory::shrink_to(const std::vector<std::uint3
 Result<ChildFactory::Child> ChildFactory::shrink_to_one() {
   auto id = random_id();
   if (!id) return id.error();
-  return make_child({{.key = 0, .parent_rank = parent_.rank, .id = *id}},
-                    [](const std::string& blob) { return std::vector<std::string>{blob}; });
+  return make_child(
+      {{.key = 0, .parent_rank = parent_.rank, .id = *id}},
+      [](const std::string& blob) { return std::vector<std::string>{blob}; }, parent_.job_context);
 }
 
 Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector<std::uint32_t>& present) {
@@ -212,7 +232,7 @@ Result<ChildFactory::Child> ChildFactory::shrink_by_rendezvous(const std::vector
     if (!blobs) round_errors.push_back(blobs.error());
     return blobs;
   };
-  auto child = make_child(chosen, among);
+  auto child = make_child(chosen, among, parent_.job_context);
   // After a failed round, SurvivorRendezvous fails all further rounds, so the last round below would have no effect.
   if (!child && !round_errors.empty()) return in_parent_ranks(chosen, std::move(child).error(), round_errors);
   // A last round, so that a rank has its new communicator only if all ranks have one, unless the last message is lost.

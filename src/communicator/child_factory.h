@@ -38,6 +38,8 @@ class ChildFactory {
   // `name`: the public function that was called, for error messages. All ranks of the parent take part in every
   // round, including those that join no child, so the rounds are ordinary collectives of the parent.
   Result<Child> split(std::int32_t colour, std::int32_t key, std::string_view name);
+  // Makes a communicator of the same ranks with checksums and without uniform calls.
+  Result<Child> with_checksums();
   // Only the remaining ranks take part. They communicate through a SurvivorRendezvous and do not use the engine of
   // the parent, which may be broken.
   Result<Child> shrink(std::span<const std::int32_t> excluded);
@@ -58,13 +60,17 @@ class ChildFactory {
     auto operator<=>(const ChildRank&) const = default;
   };
 
-  Result<Child> try_split(std::int32_t colour, std::int32_t key);
+  // `job_context`: that of the child.
+  Result<Child> split_into(std::int32_t colour, std::int32_t key, std::string_view name,
+                           const std::shared_ptr<JobContext>& job_context);
+  Result<Child> try_split(std::int32_t colour, std::int32_t key, const std::shared_ptr<JobContext>& job_context);
   Result<Child> try_shrink(std::span<const std::int32_t> excluded);
   Result<std::vector<std::uint32_t>> remaining_ranks(std::span<const std::int32_t> excluded) const;
   Result<Child> shrink_to(const std::vector<std::uint32_t>& present);
   Result<Child> shrink_to_one();
   Result<Child> shrink_by_rendezvous(const std::vector<std::uint32_t>& present);
-  Result<Child> make_child(const std::vector<ChildRank>& chosen, const Gather& among) const;
+  Result<Child> make_child(const std::vector<ChildRank>& chosen, const Gather& among,
+                           const std::shared_ptr<JobContext>& job_context) const;
   static Error in_parent_ranks(const std::vector<ChildRank>& chosen, Error error,
                                const std::vector<Error>& round_errors);
 

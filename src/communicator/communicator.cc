@@ -50,11 +50,21 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
           inner == nullptr
               ? make_local_devices(membership_, environment_, engine_, rounds_over(*this), mutex_, std::move(devices))
               : make_across_machines(membership_, environment_, engine_, rounds_over(*this), std::move(*inner))),
+      checksum_calls_(
+          {.run = [this](const CollectiveCall& call, const CallOptions& options) { return run_plain(call, options); },
+           .make_twin = [this] { return children_.with_checksums(); },
+           .broken = [this]() -> Status {
+             auto error = engine_.broken();
+             return error ? Status(*std::move(error)) : Status();
+           },
+           .fail = [this](const Error& error) { fail(error); }}),
       engine_(membership_.rank, membership_.ranks, environment_, connections_, operations_.segmentation()) {
   devices_->connect_to_engine();
-  if (membership_.job_context == nullptr || !membership_.job_context->config.uniform || membership_.ranks < 2) return;
+  if (membership_.job_context == nullptr || membership_.ranks < 2) return;
+  const UniformCalls uniform = membership_.job_context->config.uniform;
+  if (uniform == UniformCalls::kNone) return;
   uniform_.emplace(
-      membership_.rank, membership_.ranks, timeout,
+      membership_.rank, membership_.ranks, timeout, uniform,
       [this](const CollectiveCall& call, const CallOptions& options) { return run_plain(call, options); },
       [this](const ConsensusVote& vote, std::chrono::milliseconds limit) {
         return agreements_.decide(Agreements::Topic::kCalls, vote, limit);
@@ -121,11 +131,54 @@ Error CommunicatorImpl::end_by_exception() noexcept {
   return error;
 }
 
+Status CommunicatorImpl::check_special(const CollectiveCall& call, const CallOptions& options) const {
+  if (options.uniform &&
+      (membership_.job_context == nullptr || membership_.job_context->config.uniform == UniformCalls::kNone)) {
+    return invalid_argument(
+        "this communicator has no uniform calls: set CommunicatorOptions::uniform, or TUTTI_UNIFORM=calls, on all "
+        "ranks");
+  }
+  if (options.stream || HostStaging::is_device_memory(call.input, 1) || HostStaging::is_device_memory(call.output, 1)) {
+    return invalid_argument("a call on device memory, or with a stream, cannot be uniform or ask for checksums");
+  }
+  return {};
+}
+
 Status CommunicatorImpl::run(const CollectiveCall& call, const CallOptions& options) {
-  return uniform_ && !options.stream ? uniform_->run(call, options) : run_plain(call, options);
+  if (options.uniform || options.checksum) TUTTI_TRY(check_special(call, options));
+  if (uniform_ && !options.stream) return uniform_->run(call, options);
+  if (!options.uniform) return run_plain(call, options);
+  CallOptions plain = options;  // there is only one rank, so no vote is needed
+  plain.uniform = false;
+  return run_plain(call, plain);
+}
+
+// Refuses all calls that this communicator would refuse before they begin, because after the barrier of a call with a
+// checksum the other ranks would wait for this rank.
+Status CommunicatorImpl::check_before_checksum(const CollectiveCall& call, const CallOptions& options) {
+  const std::scoped_lock lock(mutex_);
+  TUTTI_TRY(groups_.refuse());
+  if (operations_.plans().has_user_plans()) {
+    return Error{ErrorCode::kUnsupported, ErrorScope::kCall, -1,
+                 "a call cannot ask for checksums on a communicator with plans of the program (use_plan()): set "
+                 "TUTTI_CHECKSUM=1 on all ranks"};
+  }
+  const auto prepared = operations_.prepare(call, options);
+  return prepared.ok() ? Status() : prepared.error();
+}
+
+Status CommunicatorImpl::run_with_checksum(const CollectiveCall& call, const CallOptions& options) {
+  const bool has_messages = membership_.ranks > 1;
+  const bool has_checksums = membership_.job_context != nullptr && membership_.job_context->config.checksum;
+  CallOptions plain = options;
+  plain.checksum = false;
+  if (!has_messages || has_checksums) return run_plain(call, plain);
+  TUTTI_TRY(check_before_checksum(call, plain));
+  return checksum_calls_.run(call, plain);
 }
 
 Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {
+  if (options.checksum) return run_with_checksum(call, options);
   std::unique_lock lock(mutex_);
   TUTTI_TRY(groups_.refuse());
   if (is_exchange(call)) return run_operation(operations_.prepare(call, options), lock);
@@ -230,12 +283,15 @@ Status CommunicatorImpl::finalize() {
   Status on_device = devices_->finish();
   // Finalize the engine even if calls on device memory failed or did not end, because the peers wait for this rank.
   Status on_host = engine_.finalize();
+  Status on_twin = checksum_calls_.finalize();
+  if (on_host.ok()) on_host = std::move(on_twin);
   return on_device.ok() ? on_host : on_device;
 }
 
 void CommunicatorImpl::abort() {
   devices_->abort();
   engine_.abort();
+  checksum_calls_.abort();
 }
 
 void CommunicatorImpl::fail(const Error& error) noexcept {

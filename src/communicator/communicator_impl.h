@@ -2,8 +2,9 @@
 // communicator, each of which has a header of its own, and runs the calls. Internal to src/communicator and its tests.
 //
 // Threads: every public function may be called from any thread, unless its comment excludes that. submission_mutex()
-// orders the submissions of calls; the engine and some other parts have locks of their own. Four of the locks are taken
-// in this order: the mutex of UniformMode, submission_mutex(), the mutex of LocalDevices, the mutex of the engine.
+// orders the submissions of calls; the engine and some other parts have locks of their own. Five of the locks are taken
+// in this order: the mutex of UniformMode, the mutex of ChecksumCalls, submission_mutex(), the mutex of LocalDevices,
+// the mutex of the engine.
 #pragma once
 
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "communicator/agree.h"
+#include "communicator/checksum_calls.h"
 #include "communicator/child_factory.h"
 #include "communicator/devices/device_side.h"
 #include "communicator/membership.h"
@@ -66,8 +68,8 @@ class CommunicatorImpl {
   OpenGroups& groups() { return groups_; }
 
   Status run(const CollectiveCall& call, const CallOptions& options);
-  // Like run(), but without the vote of the uniform mode (uniform.h). In that vote the ranks confirm how the call
-  // ended.
+  // Like run(), but without the vote on a uniform call (uniform.h), and without the checks of check_special().
+  // CallOptions::uniform must be false.
   Status run_plain(const CollectiveCall& call, const CallOptions& options);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   // Submits the operation and waits for it. An operation on device memory continues in its stream instead; for it,
@@ -97,6 +99,11 @@ class CommunicatorImpl {
 
  private:
   Error end_by_exception() noexcept;
+  // Refuses CallOptions::uniform or checksum if the call or the communicator does not allow it.
+  Status check_special(const CollectiveCall& call, const CallOptions& options) const;
+  Status check_before_checksum(const CollectiveCall& call, const CallOptions& options);
+  // Runs a call with CallOptions::checksum.
+  Status run_with_checksum(const CollectiveCall& call, const CallOptions& options);
 
   const pid_t process_ = getpid();
   // Must be destroyed after all members below, because it holds the JobContext, parts of which (the clock, for example)
@@ -110,7 +117,8 @@ class CommunicatorImpl {
   Connections connections_;
   OperationBuilder operations_;
   const std::unique_ptr<DeviceSide> devices_;
-  std::optional<UniformMode> uniform_;  // set if uniform mode is on and there is more than one rank
+  std::optional<UniformMode> uniform_;  // set if some calls can be uniform and there is more than one rank
+  ChecksumCalls checksum_calls_;
   Engine engine_;  // must be the last member, so that it is destroyed before the members that it uses
 };
 

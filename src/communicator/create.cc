@@ -64,6 +64,7 @@ Result<Config> config_for(const CommunicatorOptions& options, const Variables& d
     config->device_calls = *policy;
   }
   if (options.node_id.size() > 64) return invalid("the node id is longer than 64 bytes");
+  if (options.uniform && *options.uniform > UniformCalls::kAll) return invalid("uniform is not one of UniformCalls");
   if (options.uniform) config->uniform = *options.uniform;
   if (options.encrypt) config->encrypt = *options.encrypt;
   if (options.checksum) config->checksum = *options.checksum;

@@ -39,6 +39,7 @@ auto sort_key(const CallTag& tag) {
 // one more. The exchange gets the longest of their timeouts; a call without a timeout of its own has `default_timeout`.
 Result<CallOptions> merged_options(CallOptions all, const CallOptions& one, std::chrono::milliseconds default_timeout) {
   if (one.timeout.count() < 0) return invalid_argument(fmt::format("timeout {} ms is negative", one.timeout.count()));
+  if (one.uniform || one.checksum) return only_blocking();
   if (one.stream && all.stream && *one.stream != *all.stream) {
     return invalid_argument(
         "sends and receives of one group on one communicator must use one stream: pass the same one for all");

@@ -288,6 +288,7 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_exchange(CheckedExc
                                                                       const CallOptions& options) {
   if (options.timeout.count() < 0)
     return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
+  if (options.uniform || options.checksum) return only_blocking();
   if (auto broken = engine_.broken()) return *broken;
   if (devices_->runs_on_devices()) {
     auto on_device = devices_->takes(exchange);

@@ -64,7 +64,8 @@ Result<std::int32_t> next_sender(CommunicatorImpl& communicator, const CallOptio
   exchange.transfers = *std::move(probes);
   std::unique_lock lock(communicator.submission_mutex());
   TUTTI_TRY(communicator.groups().refuse());
-  auto operation = communicator.operations().prepare_exchange(std::move(exchange), {.timeout = options.timeout});
+  auto operation = communicator.operations().prepare_exchange(
+      std::move(exchange), {.timeout = options.timeout, .uniform = options.uniform, .checksum = options.checksum});
   if (operation.ok()) (*operation)->probes = true;
   TUTTI_TRY(communicator.run_operation(operation, lock));
   return static_cast<std::int32_t>((*operation)->exchange->found());

@@ -18,13 +18,23 @@ constexpr std::int32_t kSucceeded = INT32_MAX;
 Status UniformMode::run(const CollectiveCall& call, const CallOptions& options) {
   const std::scoped_lock lock(mutex_);
   if (calls_ended_) return *calls_ended_;
-  const Status own = run_call_(call, options);
-  const bool happened = own.ok() || own.error().code != ErrorCode::kInvalidArgument;
-  return happened ? confirm(own, options.timeout) : own;
+  Status own = options.uniform ? run_without_vote(call, options) : run_call_(call, options);
+  // A wrong argument of this rank: the call did not happen, so there is nothing to vote on. (If another rank's buffer
+  // cannot be accessed, the error has the same code and names a rank. That call did happen.)
+  if (!own.ok() && own.error().code == ErrorCode::kInvalidArgument && own.error().rank < 0) return own;
+  if (calls_ == UniformCalls::kAll || options.uniform) return confirm(own, options.timeout);
+  if (!own.ok() && own.error().scope != ErrorScope::kCall) static_cast<void>(end_calls(own.error(), false));
+  return own;
+}
+
+Status UniformMode::run_without_vote(const CollectiveCall& call, const CallOptions& options) {
+  CallOptions plain = options;
+  plain.uniform = false;
+  return run_call_(call, plain);
 }
 
 Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout) {
-  ++calls_;
+  ++count_;
   resolved_ = false;
   Status failure = own;
   if (own.ok() || own.error().scope == ErrorScope::kCall) {
@@ -42,32 +52,36 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
                                    {.timeout = std::max(timeout, timeout_)});
     if (voted.ok()) {
       resolved_ = true;
-      if (all != kSucceeded) last_failed_call_ = calls_;
+      if (all != kSucceeded) last_failed_call_ = count_;
       if (all == kSucceeded || !own.ok()) return own;
       const std::string where =
           all < ranks ? fmt::format("on another rank because of rank {}", all) : fmt::format("on rank {}", all - ranks);
       return Error{
           ErrorCode::kAborted, ErrorScope::kCall, all < ranks ? all : -1,
           fmt::format(
-              "call {} succeeded on this rank, but failed {}: in the uniform mode it counts as failed on all ranks",
-              calls_, where)};
+              "uniform call number {} succeeded on this rank, but failed {}, so it counts as failed on all ranks",
+              count_, where)};
     }
     if (own.ok()) failure = voted;
   }
-  calls_ended_ = failure.error();
-  calls_ended_->scope = std::max(calls_ended_->scope, ErrorScope::kCommunicator);
-  const auto well = settle(own.ok(), std::chrono::milliseconds(0));
+  const auto well = end_calls(failure.error(), own.ok());
   if (well && *well) return {};
   return failure;
 }
 
+Result<bool> UniformMode::end_calls(const Error& reason, bool own_ok) {
+  calls_ended_ = reason;
+  calls_ended_->scope = std::max(reason.scope, ErrorScope::kCommunicator);
+  return settle(own_ok, std::chrono::milliseconds(0));
+}
+
 Result<bool> UniformMode::settle(bool own_ok, std::chrono::milliseconds timeout) {
-  const std::int64_t position = resolved_ ? calls_ + 1 : calls_;
+  const std::int64_t position = resolved_ ? count_ + 1 : count_;
   const bool failed_before = last_failed_call_ == position - 1;
-  const auto decision =
-      decide_({.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
-               .value = -(4 * position + (failed_before && last_failed_call_ > 0 ? 2 : 0) + (resolved_ ? 0 : 1))},
-              timeout);
+  const auto decision = decide_({.operation = 2 * static_cast<std::uint64_t>(position) + (own_ok ? 1 : 0),
+                                 .value = -(4 * position + (failed_before && last_failed_call_ > 0 ? 2 : 0) +
+                                            (resolved_ && !calls_ended_ ? 0 : 1))},
+                                timeout);
   if (!decision) {
     settled_ = calls_ended_ && decision.error().code == ErrorCode::kRefused;
     return decision.error();
@@ -79,14 +93,15 @@ Result<bool> UniformMode::settle(bool own_ok, std::chrono::milliseconds timeout)
   const bool some_rank_lacks_outcome = least != most || -decision->value % 2 == 1;
   settled_ = some_rank_lacks_outcome;
   if (some_rank_lacks_outcome && !calls_ended_) {
-    calls_ended_ = Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1,
-                         "the last call could not be confirmed on some rank, and the survivors have agreed on how it "
-                         "ended: the communicator takes no more; shrink it"};
+    calls_ended_ =
+        Error{ErrorCode::kAborted, ErrorScope::kCommunicator, -1,
+              "the last uniform call could not be confirmed on some rank, and the survivors have agreed on how it "
+              "ended: the communicator takes no more; shrink it"};
   }
-  if (resolved_) return last_failed_call_ != calls_;
+  if (resolved_) return last_failed_call_ != count_;
   const bool well = position == least && (most == least ? all_succeeded : !known_failed);
   resolved_ = true;
-  if (!well) last_failed_call_ = calls_;
+  if (!well) last_failed_call_ = count_;
   return well;
 }
 

@@ -66,6 +66,7 @@ std::uint32_t digest_of(const std::vector<std::uint64_t>& counts, const UserRedu
   }
   if (options.timeout.count() < 0)
     return invalid_argument(fmt::format("timeout {} ms is negative", options.timeout.count()));
+  if (options.uniform || options.checksum) return only_blocking();
   if (has_root(call.kind) && (call.root < 0 || static_cast<std::uint32_t>(call.root) >= caller.ranks)) {
     return invalid_argument(fmt::format("root {} is outside 0..{}", call.root, caller.ranks - 1));
   }
@@ -226,6 +227,10 @@ Status set_lengths(Lengths& lengths, const CollectiveCall& call, std::size_t ele
 }
 
 }  // namespace
+
+Error only_blocking() {
+  return invalid_argument("only a blocking collective outside of a Group can be uniform or ask for checksums");
+}
 
 Error invalid_argument(std::string message) {
   return {ErrorCode::kInvalidArgument, ErrorScope::kCall, -1, std::move(message)};

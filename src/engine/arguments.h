@@ -17,6 +17,8 @@ namespace tutti::detail {
 inline constexpr std::size_t kMaxBytes = std::size_t{1} << 56;
 
 Error invalid_argument(std::string message);
+// The error of a call with CallOptions::uniform or checksum that is not a blocking collective.
+Error only_blocking();
 
 // The calling rank and the size of its communicator.
 struct Caller {

@@ -47,7 +47,7 @@ std::string common_settings(const Config& config) {
       "TUTTI_SLOTS={} TUTTI_SLOT_BYTES={} TUTTI_TRANSPORT={} TUTTI_UNIFORM={} TUTTI_ENCRYPT={} "
       "TUTTI_CHECKSUM={} TUTTI_SELFTEST={}",
       config.slots, config.slot_bytes ? std::to_string(*config.slot_bytes) : "(not set)", row_of(config.transport).name,
-      config.uniform ? 1 : 0, config.encrypt ? 1 : 0, config.checksum ? 1 : 0, config.selftest ? 1 : 0);
+      uniform_name(config.uniform), config.encrypt ? 1 : 0, config.checksum ? 1 : 0, config.selftest ? 1 : 0);
 }
 
 // Default slot size of a communicator. RDMA cards need longer slots: with four slots of 128 KiB, a card of 400

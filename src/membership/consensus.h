@@ -1,5 +1,5 @@
 // Consensus: the live ranks of a communicator agree on the set of ranks that continue. Communicator::agree() and
-// the uniform mode use it. docs/decisions/0024-agree.md states the reasons and the guarantees.
+// UniformMode use it. docs/decisions/0024-agree.md states the reasons and the guarantees.
 //
 // The protocol is a variant of single-decree Paxos (Leslie Lamport, "Paxos Made Simple", 2001). Each decision of a
 // Consensus is one instance of the protocol, and the instances are numbered by `epoch`. Every rank is a
@@ -77,10 +77,10 @@ class ConsensusMessenger {
 
 // The input of one rank to a decision. The decision contains the minimum of each field over all of its members.
 struct ConsensusVote {
-  // Sequence number of the last collective that completed on this rank; 0 if none has. The uniform mode passes
+  // Sequence number of the last collective that completed on this rank; 0 if none has. UniformMode passes
   // another number.
   std::uint64_t operation = 0;
-  // A number that the application passes to agree(), for example as a yes (1) or no (0). The uniform mode passes
+  // A number that the application passes to agree(), for example as a yes (1) or no (0). UniformMode passes
   // another number.
   std::int64_t value = 0;
 };

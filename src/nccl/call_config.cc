@@ -28,6 +28,14 @@ constexpr int kMostOptions = 4096;  // bounds the time that a call spends on the
 constexpr std::uint32_t kRingBit = 1u << kRingNumber;
 constexpr int kLeastVendor = 1, kMostVendor = (1 << 24) - 1;
 
+Status read_flag(const ncclConfigExt_t& option, const char* name, bool& flag) {
+  if (option.val.i != 0 && option.val.i != 1) {
+    return refused(fmt::format("the option {} is {}, not 0 or 1", name, option.val.i));
+  }
+  flag = option.val.i == 1;
+  return {};
+}
+
 Status read_option(const ncclConfigExt_t& option, CallConfig& read) {
   switch (option.key.optionId) {
     case tuttiNcclAlgorithm: {
@@ -46,6 +54,8 @@ Status read_option(const ncclConfigExt_t& option, CallConfig& read) {
       }
       read.timeout = std::chrono::milliseconds(option.val.i);
       return {};
+    case tuttiNcclUniform: return read_flag(option, "tuttiNcclUniform", read.uniform);
+    case tuttiNcclChecksum: return read_flag(option, "tuttiNcclChecksum", read.checksum);
     default: return refused(fmt::format("Tutti has no option {}", option.key.optionId));
   }
 }

@@ -15,6 +15,8 @@ struct CallConfig {
   Algorithm algorithm = Algorithm::kAuto;
   bool selects = false;                  // the configuration selects the algorithm, so a tuner plugin is not asked
   std::chrono::milliseconds timeout{0};  // 0: that of the communicator
+  bool uniform = false;                  // the call is to have the same outcome on all live ranks
+  bool checksum = false;                 // the messages of the call are to have checksums
   std::uint64_t label = 0;               // userProfilerTag
   cudaEvent_t launched = nullptr;        // launchCompletionEvent; null: none
 };

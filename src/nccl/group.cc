@@ -45,6 +45,13 @@ Error no_event_on_host_memory() {
           "the stream"};
 }
 
+Error only_alone() {
+  return {
+      ErrorCode::kInvalidArgument, ErrorScope::kCall, -1,
+      "ncclCollConfig_t: tuttiNcclUniform or tuttiNcclChecksum is 1, but the communicator is nonblocking, or its group "
+      "has other calls"};
+}
+
 // The options for a call. To be called at the time when the call runs, because this function waits for earlier work of
 // the stream if the call is on host memory, reads the factor of a pre-multiplied sum, and records the event of the
 // configuration. It makes the communicator's device current while it runs.
@@ -55,6 +62,8 @@ Result<CallOptions> options_of(const GroupCall& one) {
   options.algorithm = one.config.algorithm;
   options.timeout = one.config.timeout;
   options.label = one.config.label;
+  options.uniform = one.config.uniform;
+  options.checksum = one.config.checksum;
   auto stream = order_in_stream(one.call.input != nullptr ? one.call.input : one.call.output, one.stream);
   if (!stream) return stream.error();
   options.stream = *stream;
@@ -127,6 +136,10 @@ ncclResult_t run_calls(std::span<const GroupCall> calls, const GroupEvents* even
   bool blocking = true;
   for (const GroupCall& one : calls) blocking &= one.comm->settings.blocking;
   if (calls.size() == 1 && blocking) return run_one(calls[0]);
+  // Check this before options_of(), because that waits for streams and records events.
+  for (const GroupCall& one : calls) {
+    if (one.config.uniform || one.config.checksum) return fail(only_alone());
+  }
   auto streams = JoinedStreams::fork(calls);
   if (!streams) return fail(streams.error());
   Group all;

@@ -81,11 +81,19 @@ TEST(Config, NcclVersionsAreNumberedAsNcclDoes) {
 }
 
 TEST(Config, TheValuesReadBackGiveTheSameConfig) {
-  const Variables given = {
-      {"TUTTI_RANK", "3"},          {"TUTTI_ROOT", "host:5"},         {"TUTTI_PORT_RANGE", "30000-30010"},
-      {"TUTTI_TRANSPORT", "tcp"},   {"TUTTI_ATTACH", "calls"},        {"TUTTI_TIMEOUT_MS", "12"},
-      {"TUTTI_SLOT_BYTES", "8192"}, {"TUTTI_DEVICE_CALLS", "staged"}, {"TUTTI_DEVICE_PROTOCOL", "ll128"},
-      {"TUTTI_VERIFY_PLANS", "0"},  {"TUTTI_LOG", "debug"},           {"TUTTI_NCCL_VERSION", "22809"}};
+  const Variables given = {{"TUTTI_RANK", "3"},
+                           {"TUTTI_ROOT", "host:5"},
+                           {"TUTTI_PORT_RANGE", "30000-30010"},
+                           {"TUTTI_TRANSPORT", "tcp"},
+                           {"TUTTI_ATTACH", "calls"},
+                           {"TUTTI_UNIFORM", "calls"},
+                           {"TUTTI_TIMEOUT_MS", "12"},
+                           {"TUTTI_SLOT_BYTES", "8192"},
+                           {"TUTTI_DEVICE_CALLS", "staged"},
+                           {"TUTTI_DEVICE_PROTOCOL", "ll128"},
+                           {"TUTTI_VERIFY_PLANS", "0"},
+                           {"TUTTI_LOG", "debug"},
+                           {"TUTTI_NCCL_VERSION", "22809"}};
   const auto config = parse_config(given);
   ASSERT_TRUE(config.ok());
   Variables said;
@@ -128,6 +136,8 @@ TEST(Config, ValuesOutOfRangeAreRefusedWithTheRange) {
                                              {"TUTTI_SLOTS", "1"},
                                              {"TUTTI_SLOT_BYTES", "5000"},
                                              {"TUTTI_VERIFY_PLANS", "2"},
+                                             {"TUTTI_UNIFORM", "2"},
+                                             {"TUTTI_UNIFORM", "all"},
                                              {"TUTTI_LOG", "loud"},
                                              {"TUTTI_RECORD", "1000"},
                                              {"TUTTI_RECORD", "8"},

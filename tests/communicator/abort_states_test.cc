@@ -25,7 +25,7 @@ const milliseconds kDeadline = 4 * kSoon;
 struct State {
   const char* name;
   std::function<Status(Communicator&)> wait;
-  bool confirmed = false;  // uniform mode: the call ends when the ranks have agreed on its outcome
+  bool confirmed = false;  // with kAll: the call ends when the ranks have agreed on its outcome
 };
 
 template <class T>
@@ -57,6 +57,13 @@ const std::vector<State>& states() {
        [](Communicator& rank) { return rank.broadcast(data.data(), data.data(), data.size(), DataType::kFloat32, 0); },
        true},
       {"ABarrier", [](Communicator& rank) { return rank.barrier(); }, true},
+      {"ABarrierWithAChecksum",
+       [](Communicator& rank) {
+         CallOptions options;
+         options.checksum = true;
+         return rank.barrier(options);
+       },
+       true},
       {"AReceive", [](Communicator& rank) { return rank.receive(data.data(), 10, DataType::kFloat32, 1); }},
       {"ASend", [](Communicator& rank) { return rank.send(data.data(), data.size(), DataType::kFloat32, 1); }},
       {"AGroup",
@@ -96,7 +103,7 @@ TEST_P(AbortStates, EndWhateverWaitsFromAnyThread) {
       options.setup_timeout = kDeadline;
       options.transport = GetParam().transport;
       options.attach = GetParam().attach;
-      options.uniform = uniform;
+      options.uniform = uniform ? UniformCalls::kAll : UniformCalls::kNone;
       if (GetParam().checksum) options.checksum = true;
       auto ranks = Communicator::create_all(3, options, GetParam().nodes);
       ASSERT_TRUE(ranks.ok()) << to_string(ranks.error());

@@ -1,11 +1,13 @@
 // Tests checksums with bits that are flipped between ranks: in a slot of shared memory, and in the bytes that go to
 // a socket. The receiving rank must report the damage and the connection, the others must learn that the call
 // failed, and the communicator must stay usable. This program interposes send() and sendmsg().
+#include <gmock/gmock.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +17,8 @@
 #include "communicator/process_support.h"
 #include "communicator/support.h"
 #include "tests/support/threads.h"
+#include "tutti/group.h"
+#include "tutti/plan.h"
 
 namespace {
 
@@ -62,18 +66,21 @@ namespace {
 // number of float32; needs many messages, so that no rank finishes before it learns of the damage
 constexpr std::size_t kCount = 1 << 20;
 
-Communicators summed(std::int32_t ranks, const char* transport, std::int32_t nodes = 1) {
+// Makes `ranks` communicators. `all`: all messages have checksums; otherwise only calls with CallOptions::checksum.
+Communicators summed(std::int32_t ranks, const char* transport, bool all = true, std::int32_t nodes = 1) {
   CommunicatorOptions options;
   options.timeout = patience();
   options.transport = transport;
-  options.checksum = true;
+  options.checksum = all;
   auto made = Communicator::create_all(ranks, options, nodes);
   EXPECT_TRUE(made.ok()) << to_string(made.error());
   return std::move(*made);
 }
 
-Status sum(Communicator& rank, std::vector<float>& data) {
-  return rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum);
+Status sum(Communicator& rank, std::vector<float>& data, bool asks = false) {
+  CallOptions options;
+  options.checksum = asks;
+  return rank.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32, ReduceOp::kSum, options);
 }
 
 // One rank must have detected the damage, and its error must name the sender, the receiver and the connection type.
@@ -93,29 +100,177 @@ void expect_one_found_it(const std::vector<Status>& results, const std::string& 
   EXPECT_EQ(found, 1);
 }
 
-void expect_good_sums(Communicators& ranks) {
+void expect_good_sums(Communicators& ranks, bool ask = false) {
   on_every_rank(ranks, [&](Communicator& rank) {
     std::vector<float> data(1000, 1.0F);
-    const Status status = sum(rank, data);
+    const Status status = sum(rank, data, ask);
     EXPECT_TRUE(status.ok()) << to_string(status.error());
     EXPECT_EQ(data[999], static_cast<float>(ranks.size()));
   });
 }
 
 TEST(Checksums, FindABitThatWasFlippedInATcpStream) {
-  Communicators ranks = summed(3, "tcp");
-  expect_good_sums(ranks);
-  for (int round = 0; round < 3; ++round) {
-    std::vector<Status> results(ranks.size());
-    to_flip = 1;
-    on_every_rank(ranks, [&](Communicator& rank) {
-      std::vector<float> data(kCount, 1.0F);
-      results[static_cast<std::size_t>(rank.rank())] = sum(rank, data);
-    });
-    EXPECT_EQ(to_flip, 0) << "nothing was altered";
-    expect_one_found_it(results, "tcp, 127.0.0.1:");
-    expect_good_sums(ranks);
+  for (const bool ask : {false, true}) {
+    SCOPED_TRACE(ask ? "only calls that ask have checksums" : "all messages have checksums");
+    Communicators ranks = summed(3, "tcp", !ask);
+    expect_good_sums(ranks, ask);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Status> results(ranks.size());
+      to_flip = 1;
+      on_every_rank(ranks, [&](Communicator& rank) {
+        std::vector<float> data(kCount, 1.0F);
+        results[static_cast<std::size_t>(rank.rank())] = sum(rank, data, ask);
+      });
+      EXPECT_EQ(to_flip, 0) << "nothing was altered";
+      expect_one_found_it(results, "tcp, 127.0.0.1:");
+      expect_good_sums(ranks, ask);
+    }
   }
+}
+
+TEST(Checksums, OfOneCallCoverThisCallOnly) {
+  Communicators ranks = summed(2, "tcp", false);
+  std::atomic<int> wrong = 0;
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::vector<float> data(kCount, 1.0F);
+    EXPECT_TRUE(sum(rank, data, true).ok());
+    EXPECT_EQ(std::count(data.begin(), data.end(), 2.0F), kCount);
+    data.assign(kCount, 1.0F);
+    if (rank.rank() == 0) to_flip = 1;
+    EXPECT_TRUE(rank.barrier().ok());
+    EXPECT_TRUE(sum(rank, data).ok());
+    wrong += static_cast<int>(kCount - std::count(data.begin(), data.end(), 2.0F));
+  });
+  EXPECT_EQ(to_flip, 0);
+  EXPECT_GT(wrong, 0) << "the flipped bit changed no element, so the test has no effect";
+}
+
+// Every collective, in any order with calls without checksums.
+TEST(Checksums, OfSingleCallsMixWithOtherCalls) {
+  for (const auto& [transport, nodes] : {std::pair("shm", 1), std::pair("tcp", 1), std::pair("auto", 2)}) {
+    Communicators ranks = summed(3, transport, false, nodes);
+    on_every_rank(ranks, [](Communicator& rank) {
+      CallOptions asking;
+      asking.checksum = true;
+      std::vector<std::int32_t> in(3, rank.rank());
+      std::vector<std::int32_t> out(3, -1);
+      const std::vector<std::int32_t> all{0, 1, 2};
+      for (int round = 0; round < 3; ++round) {
+        EXPECT_TRUE(rank.all_gather(in.data(), out.data(), 1, DataType::kInt32, asking).ok());
+        EXPECT_EQ(out, all);
+        EXPECT_TRUE(rank.all_to_all(in.data(), out.data(), 1, DataType::kInt32).ok());
+        EXPECT_EQ(out, all);
+        EXPECT_TRUE(sum_is_right(rank, 1000));
+        const std::vector<std::size_t> ones(3, 1);
+        out.assign(3, -1);
+        EXPECT_TRUE(
+            rank.all_to_all_v(in.data(), {.counts = ones}, out.data(), {.counts = ones}, DataType::kInt32, asking)
+                .ok());
+        EXPECT_EQ(out, all);
+        EXPECT_TRUE(rank.barrier(asking).ok());
+      }
+      EXPECT_TRUE(rank.finalize().ok());
+    });
+  }
+}
+
+TEST(Checksums, OfACallMustBeAskedForOnAllRanks) {
+  Communicators ranks = summed(3, "auto", false);
+  for (int round = 0; round < 2; ++round) {
+    on_every_rank(ranks, [](Communicator& rank) {
+      std::vector<float> data(1000, 1.0F);
+      const Status status = sum(rank, data, rank.rank() == 1);
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+      if (rank.rank() == 1) {
+        EXPECT_THAT(status.error().message, testing::HasSubstr("asks for checksums begins with a barrier"));
+      }
+    });
+    expect_good_sums(ranks, true);
+  }
+}
+
+// A call with a wrong argument does not happen, so the rank can repeat it while the others wait in it.
+TEST(Checksums, OfACallWithAWrongArgumentKeepNobodyWaiting) {
+  Communicators ranks = summed(2, "auto", false);
+  on_every_rank(ranks, [](Communicator& rank) {
+    CallOptions asking;
+    asking.checksum = true;
+    float value = 1;
+    if (rank.rank() == 0) {
+      const Status refused = rank.all_reduce(&value, nullptr, 1, DataType::kFloat32, ReduceOp::kSum, asking);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+      CallOptions impossible = asking;
+      impossible.algorithm = Algorithm::kChain;  // only for broadcasts
+      EXPECT_FALSE(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, impossible).ok());
+      Group group;
+      EXPECT_FALSE(group.send(rank, &value, 1, DataType::kFloat32, 1, asking).ok());
+    }
+    EXPECT_TRUE(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, asking).ok());
+    EXPECT_EQ(value, 2);
+  });
+}
+
+// Rank 1 comes too late for the barrier. It might have found it complete, so no rank may go on.
+TEST(Checksums, OfACallWhoseBarrierTimesOutEndTheCommunicator) {
+  Communicators ranks = summed(2, "auto", false);
+  expect_good_sums(ranks, true);
+  CallOptions asking;
+  asking.checksum = true;
+  asking.timeout = std::chrono::milliseconds(20);
+  const Status late = ranks[0]->barrier(asking);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, ErrorCode::kTimeout) << to_string(late.error());
+  EXPECT_GE(late.error().scope, ErrorScope::kCommunicator);
+  asking.timeout = patience();
+  const Status refused = ranks[1]->barrier(asking);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().code, ErrorCode::kTimeout) << to_string(refused.error());
+}
+
+// The second communicator, on which such calls run, does not have the plans of the program.
+TEST(Checksums, OfACallAreRefusedWithPlansOfTheProgram) {
+  PlanBuilder builder({.name = "pair", .ranks = 2, .order = Order::kByRank});
+  PlanBuilder::Step first = builder.channel(0).step();
+  first.local(Space::kInput, 0).receive(1).store(Space::kOutput, 0).send(1).completes();
+  PlanBuilder::Channel second = builder.channel(1);
+  second.step().local(Space::kInput, 0).send(0);
+  second.step().receive(0).store(Space::kOutput, 0);
+  const Result<UserPlan> plan = builder.build();
+  ASSERT_TRUE(plan.ok()) << to_string(plan.error());
+  Communicators ranks = summed(2, "auto", false);
+  on_every_rank(ranks, [&](Communicator& rank) {
+    ASSERT_TRUE(rank.use_plan(*plan).ok());
+    std::vector<float> data(1000, 1.0F);
+    const Status status = sum(rank, data, true);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kUnsupported) << to_string(status.error());
+    EXPECT_TRUE(sum(rank, data).ok());
+  });
+}
+
+// Another thread aborts at any time: in the barrier, in the call, or between calls.
+TEST(Checksums, OfACallEndWithAnAbort) {
+  Communicators ranks = summed(2, "auto", false);
+  std::atomic<int> begun = 0;
+  std::thread aborts([&] {
+    EXPECT_TRUE(eventually([&] { return begun >= 6; }));
+    ranks[1]->abort();
+  });
+  on_every_rank(ranks, [&](Communicator& rank) {
+    std::vector<float> data(kCount, 1.0F);
+    Status status;
+    while (status.ok()) {
+      ++begun;
+      status = sum(rank, data, true);
+    }
+    EXPECT_EQ(status.error().code, ErrorCode::kAborted) << to_string(status.error());
+    const Status refused = sum(rank, data);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_GT(refused.error().scope, ErrorScope::kCall);
+  });
+  aborts.join();
 }
 
 TEST(Checksums, WithoutThemItGoesUnseen) {

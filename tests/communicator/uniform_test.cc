@@ -1,5 +1,7 @@
 // Tests uniform calls, which end in the same way on all live ranks. After a rank is killed at any time, all
 // survivors must have the same number of successful calls.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <random>
 
 #include "communicator/process_support.h"
+#include "tutti/group.h"
 
 namespace tutti::test {
 namespace {
@@ -25,7 +28,7 @@ Report& make_report() {
 }
 
 // Starts the ranks of a job. Each is a process that ends when body(communicator, rank) returns.
-std::vector<pid_t> start_job(bool uniform, const char* transport,
+std::vector<pid_t> start_job(UniformCalls uniform, const char* transport,
                              const std::function<void(Communicator&, std::int32_t)>& body) {
   const std::uint16_t port = free_port();
   std::vector<pid_t> children;
@@ -67,21 +70,45 @@ bool alike_after_the_end(const std::vector<pid_t>& children, std::size_t victim,
   return alike;
 }
 
-class Uniform : public testing::TestWithParam<const char*> {};
+// Makes `plain` broadcasts that need not be uniform. Returns whether all of them succeeded.
+bool broadcast_plain(Communicator& rank, int plain, std::int32_t root) {
+  std::vector<float> data(1000);
+  for (int i = 0; i < plain; ++i) {
+    if (!rank.broadcast(data.data(), data.data(), data.size(), DataType::kFloat32, root).ok()) return false;
+  }
+  return true;
+}
+
+struct UniformWay {
+  const char* name;
+  const char* transport;
+  UniformCalls calls;
+  int plain;  // number of calls that are not uniform before each uniform one
+};
+constexpr UniformWay kWays[] = {{"Auto", "auto", UniformCalls::kAll, 0},
+                                {"Tcp", "tcp", UniformCalls::kAll, 0},
+                                {"AutoAsked", "auto", UniformCalls::kAsked, 0},
+                                {"AutoAskedAfterPlain", "auto", UniformCalls::kAsked, 2},
+                                {"TcpAskedAfterPlain", "tcp", UniformCalls::kAsked, 2}};
+
+class Uniform : public testing::TestWithParam<UniformWay> {};
 
 // Kills a rank at any time during broadcasts. The root stays the same for 16 calls in a row, so that it runs ahead
-// of the others.
+// of the others. Only uniform calls are counted.
 TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
   std::mt19937 random(3);
+  const UniformWay& way = GetParam();
+  CallOptions options;
+  options.uniform = way.calls == UniformCalls::kAsked;
   for (int round = 0; round < 12; ++round) {
     const std::size_t victim = random() % kSize;
     const auto after = std::chrono::microseconds(20'000 + random() % 20'000);
     Report& report = make_report();
-    const auto children = start_job(true, GetParam(), [&](Communicator& rank, std::int32_t me) {
+    const auto children = start_job(way.calls, way.transport, [&](Communicator& rank, std::int32_t me) {
       while (true) {
         const auto root = static_cast<std::int32_t>(report.good[me] / 16 % kSize);
         if (me != root) std::this_thread::sleep_for(std::chrono::microseconds(200));
-        if (!broadcast(rank, report, root)) return;
+        if (!broadcast_plain(rank, way.plain, root) || !broadcast(rank, report, root, options)) return;
       }
     });
     ASSERT_TRUE(eventually([&] {
@@ -98,10 +125,15 @@ TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
 // confirmation.
 TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
   constexpr std::int64_t kGood = 5;
-  for (const bool uniform : {true, false}) {
+  for (const auto& [calls, asks] : {std::pair(UniformCalls::kAll, false), std::pair(UniformCalls::kAll, true),
+                                    std::pair(UniformCalls::kAsked, true), std::pair(UniformCalls::kAsked, false),
+                                    std::pair(UniformCalls::kNone, false)}) {
+    const bool uniform = calls == UniformCalls::kAll || asks;
+    CallOptions options = with(Algorithm::kChain);
+    options.uniform = asks;
     Report& report = make_report();
-    const auto children = start_job(uniform, "tcp", [&](Communicator& rank, std::int32_t me) {
-      while (broadcast(rank, report, 0, with(Algorithm::kChain))) {
+    const auto children = start_job(calls, "tcp", [&](Communicator& rank, std::int32_t me) {
+      while (broadcast(rank, report, 0, options)) {
         while (me == 1 && report.good[me] == kGood) pause();
       }
     });
@@ -115,14 +147,141 @@ TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::Values("auto", "tcp"),
-                         [](const auto& way) { return std::string(way.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::ValuesIn(kWays), [](const auto& way) { return way.param.name; });
+
+// A plain call has broken the communicator on rank 0, which makes no more calls. Rank 1 is in the next uniform call. It
+// would wait for four set-up timeouts if rank 0 had not settled the calls in its own call.
+TEST(Uniform, APlainCallThatBreaksTheCommunicatorKeepsNobodyWaiting) {
+  CommunicatorOptions options;
+  options.uniform = UniformCalls::kAsked;
+  options.timeout = 2 * patience();
+  options.setup_timeout = 2 * patience();
+  auto made = Communicator::create_all(3, options);
+  ASSERT_TRUE(made.ok());
+  std::atomic<int> begun{0};
+  const auto start = std::chrono::steady_clock::now();
+  on_every_rank(*made, [&](Communicator& rank) {
+    CallOptions asking;
+    asking.uniform = true;
+    std::int32_t value = 1;
+    const auto call = [&](const CallOptions& how) {
+      return rank.all_reduce(&value, &value, 1, DataType::kInt32, ReduceOp::kSum, how);
+    };
+    EXPECT_TRUE(call(asking).ok());
+    if (rank.rank() == 2) {
+      while (begun.load() < 2) std::this_thread::yield();
+      rank.abort();
+      EXPECT_FALSE(call(asking).ok());
+      return;
+    }
+    ++begun;
+    EXPECT_FALSE(call(rank.rank() == 0 ? CallOptions() : asking).ok());
+    const Status refused = call({});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_GE(refused.error().scope, ErrorScope::kCommunicator);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, patience());
+}
+
+// Rank 1 has done its part of a gather and calls shrink() at once. Rank 0 waits in the gather for rank 2, which is
+// killed. Rank 0 settles the uniform calls in its gather, and calls shrink() afterwards: both ranks must have settled
+// them once.
+TEST(Uniform, APlainCallThatFailsMeetsARankThatShrinks) {
+  const std::uint16_t port = free_port();
+  Report& report = make_report();
+  std::vector<pid_t> children;
+  for (std::int32_t me = 0; me < 3; ++me) {
+    children.push_back(start([&, me] {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      CommunicatorOptions options = job(me, 3, port);
+      options.transport = "tcp";
+      options.uniform = UniformCalls::kAsked;
+      options.setup_timeout = 2 * patience();
+      auto made = Communicator::create(options);
+      if (!made.ok()) return 2;
+      Communicator& rank = **made;
+      CallOptions asking;
+      asking.uniform = true;
+      if (!broadcast(rank, report, 0, asking)) return 3;
+      if (me == 2) pause();  // until it is killed
+      std::vector<float> data(30);
+      const bool gathered =
+          rank.gather(data.data() + 10 * me, data.data(), 10, DataType::kFloat32, 0, with(Algorithm::kDirect)).ok();
+      ++report.begun[me];
+      if (gathered != (me == 1)) return 4;
+      const auto start = std::chrono::steady_clock::now();
+      auto smaller = rank.shrink();
+      if (!smaller.ok() || (*smaller)->size() != 2) return 5;
+      return std::chrono::steady_clock::now() - start < patience() ? 0 : 6;
+    }));
+  }
+  ASSERT_TRUE(eventually([&] { return report.begun[1] == 2 && report.good[2] == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // usually rank 1 is in shrink() now
+  kill(children[2], SIGKILL);
+  EXPECT_EQ(status_of(children[0]), 0);
+  EXPECT_EQ(status_of(children[1]), 0);
+  EXPECT_EQ(status_of(children[2]), 128 + SIGKILL);
+}
+
+TEST(Uniform, OnlyABlockingCollectiveOnHostMemoryMayAsk) {
+  for (const UniformCalls calls : {UniformCalls::kNone, UniformCalls::kAsked, UniformCalls::kAll}) {
+    for (const std::int32_t ranks : {1, 2}) {
+      CommunicatorOptions options;
+      options.uniform = calls;
+      options.timeout = patience();
+      auto made = Communicator::create_all(ranks, options);
+      ASSERT_TRUE(made.ok());
+      on_every_rank(*made, [&](Communicator& rank) {
+        SCOPED_TRACE(fmt::format("uniform {}, {} ranks", static_cast<int>(calls), ranks));
+        CallOptions asking;
+        asking.uniform = true;
+        float value = 1;
+        const auto refused = [](const auto& result, const char* part) {
+          EXPECT_FALSE(result.ok());
+          if (result.ok()) return;
+          EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+          EXPECT_THAT(result.error().message, testing::HasSubstr(part));
+        };
+        const Status blocking = rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, asking);
+        if (calls == UniformCalls::kNone) {
+          refused(blocking, "TUTTI_UNIFORM=calls");
+          refused(rank.all_to_all_v(nullptr, {}, nullptr, {}, DataType::kInt8, asking), "TUTTI_UNIFORM=calls");
+        } else {
+          EXPECT_TRUE(blocking.ok());
+          CallOptions in_stream = asking;
+          in_stream.stream = nullptr;
+          refused(rank.barrier(in_stream), "stream");
+        }
+        const char* const others = "only a blocking collective";
+        const CollectiveCall sum{.kind = CollectiveKind::kAllReduce,
+                                 .input = &value,
+                                 .output = &value,
+                                 .count = 1,
+                                 .type = DataType::kFloat32,
+                                 .op = ReduceOp::kSum};
+        refused(rank.start(sum, asking), others);
+        Group group;
+        refused(group.add(rank, sum, asking), others);
+        if (ranks > 1) {
+          refused(group.send(rank, &value, 1, DataType::kFloat32, 1 - rank.rank(), asking), others);
+          refused(group.receive(rank, &value, 1, DataType::kFloat32, 1 - rank.rank(), asking), others);
+        }
+        if (ranks > 1) {
+          refused(rank.send(&value, 1, DataType::kFloat32, 1 - rank.rank(), asking), others);
+          refused(rank.receive(&value, 1, DataType::kFloat32, 1 - rank.rank(), asking), others);
+          refused(rank.next_sender(asking), others);
+        }
+        EXPECT_TRUE(sum_is_right(rank, 1000));
+      });
+    }
+  }
+}
 
 // The root of a broadcast completes its own part at once, and then waits in the vote for the other rank. The sleep only
 // has to be longer than the communicator's timeout; a longer delay does not change the result.
 TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
   CommunicatorOptions options;
-  options.uniform = true;
+  options.uniform = UniformCalls::kAll;
   options.timeout = std::chrono::milliseconds(20);
   auto made = Communicator::create_all(2, options);
   ASSERT_TRUE(made.ok());
@@ -142,7 +301,7 @@ TEST(Uniform, TheVoteHasTheTimeoutOfTheCall) {
 // on it.
 TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
   CommunicatorOptions options;
-  options.uniform = true;
+  options.uniform = UniformCalls::kAll;
   options.timeout = patience();
   auto made = Communicator::create_all(2, options);
   ASSERT_TRUE(made.ok());
@@ -158,7 +317,7 @@ TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
 
 TEST(Uniform, WorksOnAfterADisagreement) {
   CommunicatorOptions options;
-  options.uniform = true;
+  options.uniform = UniformCalls::kAll;
   options.timeout = patience();
   auto made = Communicator::create_all(3, options);
   ASSERT_TRUE(made.ok());

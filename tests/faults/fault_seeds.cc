@@ -5,8 +5,8 @@
 //   --every-step A..B   takes only the calls of these seeds; kills a rank before each of its steps, and then stops it
 //                       forever before each of its steps
 //   --most-steps N      with --every-step: only about N steps of each seed, at equal distances
-//   --survivors         the ranks of these scenarios continue after their calls: they agree and shrink, some in the
-//                       uniform mode, and another rank dies or stops during that
+//   --survivors         the ranks of these scenarios continue after their calls: they agree and shrink, some
+//                       of their calls are uniform, and another rank dies or stops during that
 //   --verbose           prints the description of every run
 //
 // Exit status 1 if an invariant was broken. The output then shows how to repeat the run.

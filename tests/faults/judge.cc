@@ -68,7 +68,7 @@ class Judge {
     for (std::size_t i = 0; i < end.calls.size(); ++i) {
       const std::string what = fmt::format("rank {} call {}", rank, i + 1);
       const std::int64_t took_ns = end.calls[i].end_ns - end.calls[i].start_ns;
-      // in the uniform mode, a vote and an agreement follow
+      // after a uniform call, a vote and an agreement follow
       const bool uniform = scenario_.ending && scenario_.ending->uniform;
       const std::int64_t more_ms = uniform ? scenario_.timeout.count() + 4 * scenario_.ending->patience.count() : 0;
       const std::int64_t most_ns =
@@ -85,7 +85,7 @@ class Judge {
             fmt::format("rank {}: a broken communicator refused one more call late or without a message", rank));
       }
     }
-    // in the uniform mode, a vote may have broken the communicator
+    // a vote on a uniform call may have broken the communicator
     const bool uniform = scenario_.ending && scenario_.ending->uniform;
     if (end.finalize && end.calls.size() == scenario_.calls.size() && !uniform) {
       add_violation(fmt::format("rank {}: finalize() failed though all calls were good or cost one call only", rank));
@@ -117,7 +117,7 @@ class Judge {
     // The rank that passes another argument than all others cannot detect that it is alone.
     const bool misused = error.code == ErrorCode::kMismatch && scenario_.misuse == Misuse::kMismatch;
     if (misused && rank == scenario_.misuser) return;
-    // In the uniform mode, the votes of other ranks follow its vote.
+    // With uniform calls, the votes of other ranks follow its vote.
     const bool voted = scenario_.ending && scenario_.ending->uniform && error.code == ErrorCode::kAborted;
     if (voted && scenario_.misuse == Misuse::kMismatch) return;
     // One end of a link that was cut for a while may have left because another rank died, and could not report this.

@@ -1,4 +1,4 @@
-// Checks the guarantees that communicator.h gives for agree(), shrink() and the uniform mode. If live ranks could
+// Checks the guarantees that communicator.h gives for agree(), shrink() and uniform calls. If live ranks could
 // not communicate for the timeout, or began too late, two groups may have continued separately, and some ranks may
 // have failed. No other violation is accepted.
 #include <fmt/format.h>
@@ -68,6 +68,7 @@ class SurvivorsJudge {
 
   void judge_uniform() {
     for (std::size_t call = 0; call < scenario_.calls.size() && !apart_; ++call) {
+      if (!scenario_.ending->is_uniform(call)) continue;
       std::vector<std::uint32_t> good;
       std::vector<std::uint32_t> bad;
       for (std::uint32_t rank = 0; rank < outcome_.ranks.size(); ++rank) {
@@ -76,7 +77,7 @@ class SurvivorsJudge {
         (end.calls[call].error ? bad : good).push_back(rank);
       }
       if (good.empty() || bad.empty()) continue;
-      add_violation(fmt::format("call {} of the uniform mode was right on ranks {} and failed on ranks {}", call + 1,
+      add_violation(fmt::format("uniform call {} was right on ranks {} and failed on ranks {}", call + 1,
                                 fmt::join(good, " "), fmt::join(bad, " ")));
     }
   }
@@ -118,7 +119,7 @@ class SurvivorsJudge {
     }
     if (!has(all.survivors, rank)) add_violation(what + " does not have its own rank among the survivors");
     if (all.value != value) add_violation(fmt::format("{} gives {}, the least value is {}", what, all.value, value));
-    // In the uniform mode votes have sequence numbers, too, so the numbers are not compared.
+    // With uniform calls, votes have sequence numbers, too, so the numbers are not compared.
     if (!scenario_.ending->uniform && all.last_operation != operation) {
       add_violation(fmt::format("{} gives operation {}, but the minimum of the survivors' last successful calls is {}",
                                 what, all.last_operation, operation));

@@ -78,7 +78,8 @@ class Actor {
       if (misuses(i, Misuse::kAborts)) communicator_->abort();
       Case call = scenario_.calls[i];
       if (misuses(i, Misuse::kMismatch)) ++call.count;
-      const CallOutcome ended = make_call(call);
+      const bool asks = scenario_.ending && scenario_.ending->asks(i);
+      const CallOutcome ended = make_call(call, asks);
       if (sim_.dead(rank_)) return false;
       end_.calls.push_back(ended);
       if (!ended.error) continue;
@@ -115,7 +116,8 @@ class Actor {
     return memory.data() != nullptr ? memory.data() : plain.data();
   }
 
-  CallOutcome make_call(const Case& call) {
+  // `asks`: asks for a uniform call.
+  CallOutcome make_call(const Case& call, bool asks = false) {
     const auto ranks = static_cast<std::int32_t>(scenario_.sim.ranks);
     const auto own = static_cast<std::int32_t>(rank_);
     const test::CaseShape shape = test::shape_of(call, own, ranks);
@@ -133,6 +135,8 @@ class Actor {
       test::put(input + i * width, call.type, test::given(own, i, call.type, call.op));
     }
     CallOutcome end{.error = {}, .right = true, .start_ns = sim_.now_ns(), .end_ns = 0};
+    CallOptions options = test::with(call.algorithm);
+    options.uniform = asks;
     const Status status = communicator_->run({.kind = call.kind,
                                               .input = shape.in > 0 ? input : nullptr,
                                               .output = shape.out > 0 ? output : nullptr,
@@ -140,7 +144,7 @@ class Actor {
                                               .type = call.type,
                                               .op = call.op,
                                               .root = call.root},
-                                             test::with(call.algorithm));
+                                             options);
     end.end_ns = sim_.now_ns();
     if (!status.ok()) {
       end.error = status.error();

@@ -133,6 +133,7 @@ Ending draw_ending(std::uint64_t seed, std::uint32_t ranks) {
   ending.shrinks = !dice.one_in(3);
   ending.agrees = !ending.shrinks || dice.one_in(2);
   if (ending.uniform && dice.one_in(3)) ending.agrees = ending.shrinks = false;
+  if (ending.uniform) ending.uniform_every = Dice(seed, 4).of(std::array<std::size_t, 4>{1, 1, 2, 3});
   const std::uint64_t machines = dice.of(std::array<std::uint64_t, 4>{1, 1, 2, ranks});
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const auto lowest = static_cast<std::uint32_t>((rank * machines / ranks * ranks + machines - 1) / machines);
@@ -244,7 +245,8 @@ std::string describe(const Scenario& scenario) {
   text += fmt::format("  after an error of one call ranks {}\n", scenario.go_on ? "go on" : "leave");
   if (scenario.ending) {
     const Ending& ending = *scenario.ending;
-    text += fmt::format("  then: {}{}{}machines by rank: {}; patience {} ms\n", ending.uniform ? "(uniform) " : "",
+    text += fmt::format("  then: {}{}{}machines by rank: {}; patience {} ms\n",
+                        ending.uniform ? fmt::format("(uniform: 1 of {} calls) ", ending.uniform_every) : "",
                         ending.agrees ? "agree(), " : "", ending.shrinks ? "shrink(), " : "",
                         fmt::join(ending.machines, " "), ending.patience.count());
   }

@@ -29,12 +29,18 @@ enum class Network : std::uint8_t {
 
 // The actions of the survivors after their calls.
 struct Ending {
-  bool uniform = false;  // whether all their calls use the uniform mode
+  bool uniform = false;  // whether some of their calls are uniform
+  // Call number n is uniform if n is a multiple of this. With 1 the communicator's option is kAll, otherwise kAsked.
+  std::size_t uniform_every = 1;
   bool agrees = false;
   bool shrinks = false;
   // Indexed by rank: the lowest rank of the same machine. Inside a machine, datagrams go through SimExchange.
   std::vector<std::uint32_t> machines{};
   std::chrono::milliseconds patience{2000};
+
+  // Whether the call with this index is uniform, and whether it has to ask for it.
+  bool is_uniform(std::size_t call) const { return uniform && (call + 1) % uniform_every == 0; }
+  bool asks(std::size_t call) const { return uniform_every > 1 && is_uniform(call); }
 };
 
 struct Scenario {

@@ -19,7 +19,9 @@ std::shared_ptr<JobContext> make_job_context(const Scenario& scenario, SimEnviro
   Config& config = job_context->config;
   config.transport = TransportPolicy::kTcp;
   config.attach = AttachPolicy::kOff;
-  config.uniform = ending.uniform;
+  config.uniform = !ending.uniform             ? UniformCalls::kNone
+                   : ending.uniform_every == 1 ? UniformCalls::kAll
+                                               : UniformCalls::kAsked;
   config.setup_timeout = ending.patience;
   config.timeout = scenario.timeout;
   config.slots = scenario.sim.slots;

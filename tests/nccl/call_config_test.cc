@@ -47,6 +47,8 @@ TEST(CallConfigOf, NothingIsThatOfTheCommunicator) {
       EXPECT_EQ(read->algorithm, Algorithm::kRing);
       EXPECT_EQ(read->timeout.count(), 0);
       EXPECT_EQ(read->label, 0u);
+      EXPECT_FALSE(read->uniform);
+      EXPECT_FALSE(read->checksum);
       EXPECT_EQ(read->launched, nullptr);
     }
   }
@@ -164,14 +166,16 @@ ncclCollConfig_t with(std::vector<ncclConfigExt_t>& options) {
 TEST(CallOptionsOfTutti, AreReadInAnyOrder) {
   ncclConfigExt_t foreign = option(1, 5);
   foreign.key.vendorId = TUTTI_NCCL_VENDOR_ID + 1;
-  std::vector<ncclConfigExt_t> options = {foreign, option(tuttiNcclDeadlineMs, 1500),
-                                          algorithm_option("halving_doubling")};
+  std::vector<ncclConfigExt_t> options = {foreign, option(tuttiNcclDeadlineMs, 1500), option(tuttiNcclUniform, 1),
+                                          option(tuttiNcclChecksum, 1), algorithm_option("halving_doubling")};
   ncclCollConfig_t config = with(options);
   config.algSelection = "ring";
   const auto read = read_call_config(&config, CollectiveKind::kAllReduce, Algorithm::kDoubleTree);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->algorithm, Algorithm::kHalvingDoubling) << "the option takes precedence over algSelection";
   EXPECT_EQ(read->timeout.count(), 1500);
+  EXPECT_TRUE(read->uniform);
+  EXPECT_TRUE(read->checksum);
   config.algSelection = "nvls";
   const auto impossible = read_call_config(&config, CollectiveKind::kAllReduce, Algorithm::kDoubleTree);
   ASSERT_TRUE(impossible.ok()) << impossible.error().message;
@@ -192,7 +196,9 @@ TEST(CallOptionsOfTutti, AreRefusedIfTheyAreWrong) {
   for (Case one :
        {Case{{option(99, 1)}, "Tutti has no option 99"}, Case{{algorithm_option("fastest")}, "\"fastest\""},
         Case{{algorithm_option(nullptr)}, "\"\""}, Case{{option(tuttiNcclDeadlineMs, 0)}, "0, not at least 1"},
-        Case{{no_vendor}, "vendor 0"}, Case{{large_vendor}, "vendor 16777216"},
+        Case{{option(tuttiNcclUniform, 2)}, "tuttiNcclUniform is 2, not 0 or 1"},
+        Case{{option(tuttiNcclChecksum, -1)}, "tuttiNcclChecksum is -1, not 0 or 1"}, Case{{no_vendor}, "vendor 0"},
+        Case{{large_vendor}, "vendor 16777216"},
         Case{{foreign, option(tuttiNcclDeadlineMs, 1), foreign}, "option 1 of vendor 12 is in the list twice"}}) {
     EXPECT_THAT(refusal(with(one.options)), HasSubstr(one.reason));
   }

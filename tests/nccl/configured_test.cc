@@ -164,6 +164,68 @@ TEST(ConfiguredCalls, EndAtTheDeadlineOfTheOption) {
   });
 }
 
+// Rank 1 passes another count. The root of a broadcast needs nothing from the others, so without the option its call
+// may succeed.
+TEST(ConfiguredCalls, HaveOneOutcomeIfTheOptionAsks) {
+  setenv("TUTTI_UNIFORM", "calls", 1);
+  as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    const WithOption uniform(tuttiNcclUniform, 1);
+    std::vector<float> data(kCount, static_cast<float>(rank));
+    const auto call = [&](std::size_t count) {
+      return ncclBroadcastConfig(data.data(), data.data(), count, ncclFloat, 0, comm, nullptr, &uniform.config);
+    };
+    TUTTI_NCCL_WANT(call(rank == 0 ? kCount : kCount - 1) != ncclSuccess);
+    TUTTI_NCCL_TRY(call(kCount));
+    TUTTI_NCCL_WANT(data == std::vector<float>(kCount, 0));
+    return {};
+  });
+  unsetenv("TUTTI_UNIFORM");
+}
+
+// In the second call rank 0 asks for checksums, and is in the barrier when rank 1 is in the broadcast: a mismatch.
+TEST(ConfiguredCalls, HaveChecksumsIfTheOptionAsks) {
+  as_threads(2, [](ncclComm_t comm, int rank, int) -> std::string {
+    WithOption checked(tuttiNcclChecksum, 1);
+    std::vector<float> data(kCount, static_cast<float>(rank));
+    const auto call = [&](const ncclCollConfig_t* config) {
+      return ncclBroadcastConfig(data.data(), data.data(), kCount, ncclFloat, 0, comm, nullptr, config);
+    };
+    TUTTI_NCCL_TRY(call(&checked.config));
+    TUTTI_NCCL_WANT(data == std::vector<float>(kCount, 0));
+    TUTTI_NCCL_WANT(call(rank == 0 ? &checked.config : nullptr) == ncclInvalidUsage);
+    if (rank == 0) {
+      TUTTI_NCCL_WANT(std::strstr(ncclGetLastError(nullptr), "asks for checksums begins with a barrier") != nullptr);
+    }
+    TUTTI_NCCL_TRY(ncclGroupStart());
+    TUTTI_NCCL_TRY(call(nullptr));
+    TUTTI_NCCL_TRY(call(&checked.config));
+    TUTTI_NCCL_WANT(ncclGroupEnd() == ncclInvalidArgument);
+    checked.option.val.i = 0;
+    TUTTI_NCCL_TRY(call(&checked.config));
+    return {};
+  });
+}
+
+TEST(ConfiguredCalls, AreRefusedIfTheyCannotHaveOneOutcome) {
+  as_threads(2, [](ncclComm_t comm, int, int) -> std::string {
+    const WithOption uniform(tuttiNcclUniform, 1);
+    float value = 1;
+    const auto call = [&](const ncclCollConfig_t* config) {
+      return ncclAllReduceConfig(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr, config);
+    };
+    TUTTI_NCCL_WANT(call(&uniform.config) == ncclInvalidArgument);
+    TUTTI_NCCL_WANT(std::strstr(ncclGetLastError(nullptr), "TUTTI_UNIFORM=calls") != nullptr);
+    TUTTI_NCCL_TRY(ncclGroupStart());
+    TUTTI_NCCL_TRY(call(nullptr));
+    TUTTI_NCCL_TRY(call(&uniform.config));
+    TUTTI_NCCL_WANT(ncclGroupEnd() == ncclInvalidArgument);
+    TUTTI_NCCL_WANT(std::strstr(ncclGetLastError(nullptr), "its group has other calls") != nullptr);
+    TUTTI_NCCL_TRY(call(nullptr));
+    TUTTI_NCCL_WANT(value == 2);
+    return {};
+  });
+}
+
 // The configurations of programs that were compiled with other versions of NCCL: shorter ones, and a longer one.
 TEST(Configurations, OfOtherVersionsAreAccepted) {
   struct Version {

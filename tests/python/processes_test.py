@@ -305,3 +305,48 @@ assert comm.all_reduce(numpy.ones(1))[0] == 3
         ranks=3,
     )
     assert done.returncode == 0 and done.stdout.count("told") == 3, done.stdout + done.stderr
+
+
+def test_single_calls_can_be_uniform_or_have_checksums(script):
+    done = run_python(
+        [
+            script(
+                HEAD
+                + """
+try:
+    tutti.Communicator(uniform="sometimes")
+except tutti.InvalidArgumentError as error:
+    assert "sometimes" in str(error), error
+comm = tutti.Communicator(uniform="calls")
+for options in ({"uniform": True}, {"checksum": True}, {"uniform": True, "checksum": True}, {}):
+    assert comm.all_reduce(numpy.ones(10), **options)[0] == 2, options
+    comm.barrier(**options)
+# Rank 1 passes another count. Only the vote of a uniform call tells the root of a broadcast.
+x = numpy.full(1000 - comm.rank, float(comm.rank))
+try:
+    comm.broadcast(x, uniform=True)
+    print("not told", flush=True)
+except tutti.Error:
+    print("told", flush=True)
+for call in (
+    lambda: comm.all_reduce(x, uniform=True, blocking=False),
+    lambda: comm.send(x, 1 - comm.rank, checksum=True),
+):
+    try:
+        call()
+        print("taken", flush=True)
+    except tutti.InvalidArgumentError as error:
+        assert "blocking" in str(error), error
+with tutti.Communicator.create_all(1)[0] as one:
+    try:
+        one.all_reduce(x, uniform=True)
+        print("taken", flush=True)
+    except tutti.InvalidArgumentError as error:
+        assert "TUTTI_UNIFORM=calls" in str(error), error
+"""
+            )
+        ],
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] told", "[1] told"], done.stdout + done.stderr

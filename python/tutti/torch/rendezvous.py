@@ -14,6 +14,7 @@ from typing import Any, List, Optional
 import torch
 
 from .. import _core
+from ..call import uniform_calls
 from ..errors import DeadlineError, Error
 
 _LONGEST_MS = 2**31 - 1
@@ -307,7 +308,7 @@ def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options)
         transport=options.transport,
         device=_device(options),
         encrypt=options.encrypt,
-        uniform=options.uniform,
+        uniform=uniform_calls(options.uniform),
         checksum=options.checksum,
         setup_timeout_ms=milliseconds(timeout),
         timeout_ms=milliseconds(timeout),

@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLeastSetUpTimeout{5'000};
 Error not_measured(std::string why) { return {ErrorCode::kTimeout, ErrorScope::kCall, -1, std::move(why)}; }
 
 // A communicator of all ranks for the measurement. It has the given `attach` and the default number and size of slots,
-// makes no recording, does not use the uniform mode, and logs only errors.
+// makes no recording, has no uniform calls, and logs only errors.
 Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, const std::vector<std::uint32_t>& members,
                                                std::uint64_t id, AttachPolicy attach, const Gather& gather) {
   auto own = std::make_shared<JobContext>(job_context);  // shared by the parts of the communicator
@@ -41,7 +41,7 @@ Result<std::unique_ptr<Communicator>> make_one(const JobContext& job_context, co
   own->config.slots = Config().slots;
   own->config.slot_bytes.reset();
   own->config.record = 0;
-  own->config.uniform = false;
+  own->config.uniform = UniformCalls::kNone;
   own->config.log_level = std::min(own->config.log_level, LogLevel::kError);
   const std::uint32_t rank = own->job_rank;
   return make_communicator({.rank = rank,
