@@ -66,7 +66,7 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
   }
   const auto well = end_calls(failure.error(), own.ok());
   if (well && *well) return {};
-  return failure;
+  return *calls_ended_;  // `failure`, with the scope of the communicator
 }
 
 Result<bool> UniformMode::end_calls(const Error& reason, bool own_ok) {

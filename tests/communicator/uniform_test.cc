@@ -223,6 +223,28 @@ TEST(Uniform, APlainCallThatFailsMeetsARankThatShrinks) {
   EXPECT_EQ(status_of(children[2]), 128 + SIGKILL);
 }
 
+// Rank 0's call and vote time out. Rank 1 comes later, and takes part in the agreement. After that the communicator
+// takes no more calls, and the errors say so. The sleep only has to be longer than the timeouts.
+TEST(Uniform, TheErrorOfAVoteThatFailsEndsTheCommunicator) {
+  CommunicatorOptions options;
+  options.uniform = UniformCalls::kAll;
+  options.timeout = std::chrono::milliseconds(20);
+  auto made = Communicator::create_all(2, options);
+  ASSERT_TRUE(made.ok());
+  on_every_rank(*made, [](Communicator& rank) {
+    float value = 1;
+    if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (int call = 0; call < 2; ++call) {
+      const Status status = rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum);
+      ASSERT_FALSE(status.ok());
+      // Rank 1 may still find the vote of rank 0, and complete it.
+      if (rank.rank() == 1 && call == 0) continue;
+      EXPECT_GE(status.error().scope, ErrorScope::kCommunicator)
+          << "call " << call << ": " << to_string(status.error());
+    }
+  });
+}
+
 TEST(Uniform, OnlyABlockingCollectiveOnHostMemoryMayAsk) {
   for (const UniformCalls calls : {UniformCalls::kNone, UniformCalls::kAsked, UniformCalls::kAll}) {
     for (const std::int32_t ranks : {1, 2}) {
