@@ -1,5 +1,8 @@
 #include "base/config.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -7,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
@@ -102,12 +106,6 @@ constexpr std::array<std::string_view, 3> kAttach = {"off", "calls", "auto"};
 constexpr std::array<std::string_view, 2> kDeviceCalls = {"auto", "staged"};
 constexpr std::array<std::string_view, 4> kProtocols = {"auto", "simple", "ll", "ll128"};
 
-template <class Field, std::size_t kCount>
-Getter keyword(Field Config::*field, const std::array<std::string_view, kCount>& keywords) {
-  return
-      [field, &keywords](const Config& config) { return of_text(keywords[static_cast<std::size_t>(config.*field)]); };
-}
-
 template <class Policy, std::size_t kCount>
 std::optional<Policy> parse_keyword(std::string_view name, const std::array<std::string_view, kCount>& keywords) {
   const auto found = std::find(keywords.begin(), keywords.end(), name);
@@ -115,11 +113,21 @@ std::optional<Policy> parse_keyword(std::string_view name, const std::array<std:
   return static_cast<Policy>(found - keywords.begin());
 }
 
-Status set_log_level(Config& config, std::string_view name, std::string_view value) {
-  const auto found = std::find(kLevels.begin(), kLevels.end(), value);
-  if (found == kLevels.end()) return bad_value(name, value, "off, error, warn, info or debug");
-  config.log_level = static_cast<LogLevel>(found - kLevels.begin());
-  return {};
+template <class Field, std::size_t kCount>
+Variable keyword(Field Config::*field, const std::array<std::string_view, kCount>& keywords) {
+  Setter set = [field, &keywords](Config& config, std::string_view name, std::string_view value) -> Status {
+    const auto parsed = parse_keyword<Field>(value, keywords);
+    if (!parsed) {
+      const std::span all(keywords);
+      return bad_value(name, value, fmt::format("{} or {}", fmt::join(all.first(kCount - 1), ", "), all.back()));
+    }
+    config.*field = *parsed;
+    return {};
+  };
+  Getter get = [field, &keywords](const Config& config) {
+    return of_text(keywords[static_cast<std::size_t>(config.*field)]);
+  };
+  return {std::move(set), std::move(get)};
 }
 
 Status set_record(Config& config, std::string_view name, std::string_view value) {
@@ -180,41 +188,6 @@ Status set_nccl_version(Config& config, std::string_view name, std::string_view 
 
 ConfigValue nccl_version_value(const Config& config) { return of_number(config.nccl_version); }
 
-Status set_transport(Config& config, std::string_view name, std::string_view value) {
-  const auto transport = parse_transport(value);
-  if (!transport) return bad_value(name, value, "auto, shm, tcp, verbs or ucx");
-  config.transport = *transport;
-  return {};
-}
-
-Status set_attach(Config& config, std::string_view name, std::string_view value) {
-  const auto attach = parse_attach(value);
-  if (!attach) return bad_value(name, value, "auto, calls or off");
-  config.attach = *attach;
-  return {};
-}
-
-Status set_uniform(Config& config, std::string_view name, std::string_view value) {
-  const auto uniform = parse_keyword<UniformCalls>(value, kUniformNames);
-  if (!uniform) return bad_value(name, value, "0, calls or 1");
-  config.uniform = *uniform;
-  return {};
-}
-
-Status set_device_calls(Config& config, std::string_view name, std::string_view value) {
-  const auto policy = parse_device_calls(value);
-  if (!policy) return bad_value(name, value, "auto or staged");
-  config.device_calls = *policy;
-  return {};
-}
-
-Status set_device_protocol(Config& config, std::string_view name, std::string_view value) {
-  const auto found = std::find(kProtocols.begin(), kProtocols.end(), value);
-  if (found == kProtocols.end()) return bad_value(name, value, "auto, simple, ll or ll128");
-  config.device_protocol = static_cast<DeviceProtocol>(found - kProtocols.begin());
-  return {};
-}
-
 const std::map<std::string, Variable, std::less<>>& all_variables() {
   constexpr std::int64_t kDayMs = 86'400'000;
   // Never destroyed, because other threads may still create communicators while the process exits.
@@ -232,9 +205,9 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_UNIQUE_ID", secret(&Config::unique_id, 256)},
       {"TUTTI_INTERFACE", text(&Config::interface, 256)},
       {"TUTTI_PORT_RANGE", {set_port_range, port_range_value}},
-      {"TUTTI_TRANSPORT", {set_transport, keyword(&Config::transport, kTransportNames)}},
+      {"TUTTI_TRANSPORT", keyword(&Config::transport, kTransportNames)},
       {"TUTTI_ENCRYPT", integer(&Config::encrypt, 0, 1)},
-      {"TUTTI_ATTACH", {set_attach, keyword(&Config::attach, kAttach)}},
+      {"TUTTI_ATTACH", keyword(&Config::attach, kAttach)},
       {"TUTTI_RDMA_DEVICES", text(&Config::rdma_devices, 1024)},
       {"TUTTI_RDMA_GID_INDEX", integer(&Config::rdma_gid_index, 0, 255)},
       {"TUTTI_RDMA_QUEUE_PAIRS", integer(&Config::rdma_queue_pairs, 1, 8)},
@@ -245,24 +218,24 @@ const std::map<std::string, Variable, std::less<>>& all_variables() {
       {"TUTTI_RDMA_CACHE_MIB", integer(&Config::rdma_cache_mib, 0, 1 << 20)},
       {"TUTTI_RDMA_WRITE_OUTPUTS", integer(&Config::rdma_write_outputs, 0, 1)},
       {"TUTTI_NODE_ID", text(&Config::node_id, 64)},
-      {"TUTTI_UNIFORM", {set_uniform, keyword(&Config::uniform, kUniformNames)}},
+      {"TUTTI_UNIFORM", keyword(&Config::uniform, kUniformNames)},
       {"TUTTI_CHECKSUM", integer(&Config::checksum, 0, 1)},
       {"TUTTI_SETUP_TIMEOUT_MS", integer(&Config::setup_timeout, 1, kDayMs)},
       {"TUTTI_TIMEOUT_MS", integer(&Config::timeout, 1, kDayMs)},
       {"TUTTI_SLOT_BYTES", integer(&Config::slot_bytes, kSlotUnit, kMostSlotBytes, kSlotUnit)},
       {"TUTTI_SLOTS", integer(&Config::slots, 2, 64)},
-      {"TUTTI_DEVICE_CALLS", {set_device_calls, keyword(&Config::device_calls, kDeviceCalls)}},
+      {"TUTTI_DEVICE_CALLS", keyword(&Config::device_calls, kDeviceCalls)},
       {"TUTTI_DEVICE_BLOCKS", integer(&Config::device_blocks, 1, 64)},
       {"TUTTI_DEVICE_THREADS", integer(&Config::device_threads, 32, 512, 32)},
       {"TUTTI_DEVICE_SLOT_BYTES", integer(&Config::device_slot_bytes, kSlotUnit, kMostSlotBytes, kSlotUnit)},
       {"TUTTI_DEVICE_COPIES", integer(&Config::device_copies, 0, 1 << 30)},
-      {"TUTTI_DEVICE_PROTOCOL", {set_device_protocol, keyword(&Config::device_protocol, kProtocols)}},
+      {"TUTTI_DEVICE_PROTOCOL", keyword(&Config::device_protocol, kProtocols)},
       {"TUTTI_TUNE", text(&Config::tune, 1024)},
       {"TUTTI_TUNE_FILE", text(&Config::tune_file, 4096)},
       {"TUTTI_MEASURE", integer(&Config::measure, 0, 1)},
       {"TUTTI_SELFTEST", integer(&Config::selftest, 0, 1)},
       {"TUTTI_VERIFY_PLANS", integer(&Config::verify_plans, 0, 1)},
-      {"TUTTI_LOG", {set_log_level, keyword(&Config::log_level, kLevels)}},
+      {"TUTTI_LOG", keyword(&Config::log_level, kLevels)},
       {"TUTTI_RECORD", {set_record, [](const Config& config) { return of_number(config.record); }}},
       {"TUTTI_RECORD_DIR", text(&Config::record_dir, 4096)},
       {"TUTTI_NCCL_VERSION", {set_nccl_version, nccl_version_value}},
