@@ -16,14 +16,14 @@
 #include <optional>
 #include <utility>
 
-#include "communicator/agree.h"
-#include "communicator/checksum_calls.h"
+#include "communicator/outcomes/agree.h"
+#include "communicator/outcomes/checksum_calls.h"
 #include "communicator/child_factory.h"
 #include "communicator/devices/device_side.h"
 #include "communicator/membership.h"
 #include "communicator/open_groups.h"
 #include "communicator/operation_builder.h"
-#include "communicator/uniform.h"
+#include "communicator/outcomes/uniform.h"
 #include "engine/engine.h"
 #include "job/environment.h"
 #include "tutti/communicator.h"

@@ -1,12 +1,12 @@
 // Agreements: the communicator may be broken. Therefore its engine is not used to send messages. It only returns the
 // number of the last good operation and the error that broke the communicator.
-#include "communicator/agree.h"
+#include "communicator/outcomes/agree.h"
 
 #include <optional>
 #include <utility>
 
 #include "base/assert.h"
-#include "communicator/uniform.h"
+#include "communicator/outcomes/uniform.h"
 
 namespace tutti::detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "communicator/uniform.h"
+#include "communicator/outcomes/uniform.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "communicator/checksum_calls.h"
+#include "communicator/outcomes/checksum_calls.h"
 
 #include <algorithm>
 #include <cstdint>
