@@ -71,14 +71,15 @@ struct CommunicatorOptions {
   // several machines the GPUs do parts of long all_reduces (docs/communicator.md). Empty: TUTTI_DEVICE_CALLS, "auto".
   std::string device_calls;
   // Which calls are uniform. A uniform call costs a short all-reduce (docs/elastic.md has numbers). start(), Group,
-  // sends, receives, calls on device memory and calls with a stream are never uniform. Must be the same on all ranks.
+  // sends, receives and calls with a stream are never uniform. With kAll, a uniform call on device memory only ensures
+  // that all ranks have begun it, because it ends later, in its stream. Must be the same on all ranks.
   //
   // Unless this is kNone, the blocking collectives of several threads run one after the other. If the communicator
-  // breaks during one of them, uniform or not, all ranks agree on the outcome of the last uniform call before that call
-  // returns. It therefore waits until every other rank makes a blocking collective, which fails, too, or calls agree()
-  // or shrink(): at most 4 set-up timeouts, even after abort(). After that the communicator refuses collectives on all
-  // of these ranks; call shrink() to continue. If live ranks cannot communicate for that long, the outcomes may differ.
-  // agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then kNone.
+  // breaks during one of them, uniform or not, this call does not return before all ranks have agreed on the outcome of
+  // the last uniform call. So it waits until every other rank makes a blocking collective, which fails, too, or calls
+  // agree() or shrink(): at most 4 set-up timeouts, even after abort(). After that the communicator refuses collectives
+  // on all of these ranks; call shrink() to continue. If live ranks cannot communicate for that long, the outcomes may
+  // differ. agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then kNone.
   std::optional<UniformCalls> uniform;
   // Whether every message of collectives, sends and receives on host memory carries a checksum (CRC-32C), which the
   // receiver verifies. A flipped bit gives kDamaged on the receiving rank, and the message names sender and receiver.

@@ -8,20 +8,39 @@
 namespace tutti {
 namespace {
 
+// Empty for kApplication.
+std::string_view name_of(CallPurpose purpose) {
+  switch (purpose) {
+    case CallPurpose::kApplication: return "";
+    case CallPurpose::kVote: return "the vote on a uniform call";
+    case CallPurpose::kChecksumBarrier: return "the barrier of a call with a checksum";
+    case CallPurpose::kChecksumSetUp: return "the set-up of the first call with a checksum";
+    case CallPurpose::kSetUpRound: return "a round of set-up, for example in split()";
+  }
+  return "";
+}
+
 // Lists the arguments that the digest of such a call can cover, and the digest, for example "counts of blocks and plan
 // with digest 0badcafe". If two digests differ, it is not known which of these arguments differ.
 std::string describe_digest(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
   std::string what;
   const auto add = [&](std::string_view part) { what += fmt::format("{}{}", what.empty() ? "" : " and ", part); };
-  if (tag.digest == 0) return "blocks of equal length";
-  if (row_of(kind).variable == VariableForm::kPlan) add("counts of blocks");
+  if (const std::string_view purpose = name_of(purpose_of(tag)); !purpose.empty()) return std::string(purpose);
+  const bool has_variant = row_of(kind).variable == VariableForm::kPlan;
+  if (tag.digest == 0) return has_variant ? "blocks of equal length" : "an ordinary call";
+  if (has_variant) add("counts of blocks");
   if (uses_callers_plan(tag)) add("plan");
   if (tag.type == kUserTag) add("reduction (its id, element_bytes and commutative)");
   return fmt::format("{}{}digest {:08x}", what, what.empty() ? "" : " with ", tag.digest);
 }
 
 }  // namespace
+
+CallPurpose purpose_of(const CallTag& tag) {
+  const CallPurpose purpose{tag.digest};
+  return name_of(purpose).empty() ? CallPurpose::kApplication : purpose;
+}
 
 bool uses_callers_plan(const CallTag& tag) { return Algorithm{tag.algorithm} == Algorithm::kUser; }
 
@@ -40,7 +59,8 @@ CallArgument first_difference(const CallTag& a, const CallTag& b) {
 
 std::string describe(const CallTag& tag) {
   const CollectiveKind kind{tag.kind};
-  std::string text = fmt::format("{} #{} (", to_string(kind), tag.sequence);
+  const std::string_view purpose = name_of(purpose_of(tag));
+  std::string text = fmt::format("{}{}{} #{} (", purpose, purpose.empty() ? "" : ", ", to_string(kind), tag.sequence);
   if (row_of(kind).has_data) {
     text += fmt::format("{} {}, ", tag.count, tag.type == kUserTag ? "elements" : to_string(DataType{tag.type}));
   }

@@ -24,12 +24,24 @@ struct CallTag {
   std::uint32_t tile_bytes = 0;
   std::uint32_t root = 0;  // 0 if the collective has no root
   // Checksum of the arguments that have no field here: block lengths of a v-variant, user plan, user reduction. 0: the
-  // call has no such arguments.
+  // call has no such arguments. For calls that Tutti makes for itself: the CallPurpose.
   std::uint32_t digest = 0;
 
   bool operator==(const CallTag&) const = default;
 };
 static_assert(sizeof(CallTag) == 32 && alignof(CallTag) == 8);
+
+// What a call is made for. Calls that Tutti makes for itself have this value as their `digest`, so that they do not
+// match a call of the application with the same arguments, and so that errors can name them.
+enum class CallPurpose : std::uint32_t {
+  kApplication = 0,
+  kVote = 0x564f5445,             // the vote on a uniform call
+  kChecksumBarrier = 0x42415252,  // the barrier at the beginning of a call with a checksum
+  kChecksumSetUp = 0x5457494e,    // a step of the first call with a checksum, which makes a second communicator
+  kSetUpRound = 0x524f554e,       // the first half of a set-up round, for example in split() or register_memory()
+};
+// kApplication if the digest is none of the other values.
+CallPurpose purpose_of(const CallTag& tag);
 
 // The value of `type` and `op` if the call has a UserReduction.
 inline constexpr std::uint8_t kUserTag = 0xff;
@@ -61,7 +73,8 @@ CallArgument first_difference(const CallTag& a, const CallTag& b);
 bool uses_callers_plan(const CallTag& tag);
 
 // For example "all_reduce #12 (8 float32, sum, ring)", "all_gather #3 (8 float32, ring)" or
-// "broadcast #4 (8 int8, root 2, tree)".
+// "broadcast #4 (8 int8, root 2, tree)". If Tutti makes the call for itself, its purpose comes first: "the vote on a
+// uniform call, all_reduce #13 (1 int32, min, one_shot)".
 std::string describe(const CallTag& tag);
 // The value of one argument of `tag`, for example "count 8" or "type float32". For kDigest: the arguments that the
 // digest can cover, and the digest.

@@ -24,7 +24,11 @@ Gather rounds_over(CommunicatorImpl& communicator) {
   return [&communicator](const std::string& blob) {
     return all_gather_blobs(
         communicator.membership().ranks,
-        [&communicator](const CollectiveCall& call) { return communicator.run_plain(call, {}); }, blob);
+        [&communicator](const CollectiveCall& call) {
+          // The second call of a round is a v-variant, so it has no purpose. It is made only if the first one succeeds.
+          return communicator.run_plain(call, {}, call.variable ? CallPurpose::kApplication : CallPurpose::kSetUpRound);
+        },
+        blob);
   };
 }
 
@@ -50,14 +54,14 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
           inner == nullptr
               ? make_local_devices(membership_, environment_, engine_, rounds_over(*this), mutex_, std::move(devices))
               : make_across_machines(membership_, environment_, engine_, rounds_over(*this), std::move(*inner))),
-      checksum_calls_(
-          {.run = [this](const CollectiveCall& call, const CallOptions& options) { return run_plain(call, options); },
-           .make_twin = [this] { return children_.with_checksums(); },
-           .broken = [this]() -> Status {
-             auto error = engine_.broken();
-             return error ? Status(*std::move(error)) : Status();
-           },
-           .fail = [this](const Error& error) { fail(error); }}),
+      checksum_calls_({.run = [this](const CollectiveCall& call, const CallOptions& options,
+                                     CallPurpose purpose) { return run_plain(call, options, purpose); },
+                       .make_twin = [this] { return children_.with_checksums(); },
+                       .broken = [this]() -> Status {
+                         auto error = engine_.broken();
+                         return error ? Status(*std::move(error)) : Status();
+                       },
+                       .fail = [this](const Error& error) { fail(error); }}),
       engine_(membership_.rank, membership_.ranks, environment_, connections_, operations_.segmentation()) {
   devices_->connect_to_engine();
   if (membership_.job_context == nullptr || membership_.ranks < 2) return;
@@ -65,9 +69,15 @@ CommunicatorImpl::CommunicatorImpl(Membership membership, Environment environmen
   if (uniform == UniformCalls::kNone) return;
   uniform_.emplace(
       membership_.rank, membership_.ranks, timeout, uniform,
-      [this](const CollectiveCall& call, const CallOptions& options) { return run_plain(call, options); },
+      [this](const CollectiveCall& call, const CallOptions& options, CallPurpose purpose) {
+        return run_plain(call, options, purpose);
+      },
       [this](const ConsensusVote& vote, std::chrono::milliseconds limit) {
         return agreements_.decide(Agreements::Topic::kCalls, vote, limit);
+      },
+      [this](const Error& error) {
+        fail(error);
+        engine_.announce_failure();
       });
 }
 
@@ -177,13 +187,14 @@ Status CommunicatorImpl::run_with_checksum(const CollectiveCall& call, const Cal
   return checksum_calls_.run(call, plain);
 }
 
-Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options) {
+Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions& options, CallPurpose purpose) {
   if (options.checksum) return run_with_checksum(call, options);
   std::unique_lock lock(mutex_);
   TUTTI_TRY(groups_.refuse());
   if (is_exchange(call)) return run_operation(operations_.prepare(call, options), lock);
   CheckedCall checked;
   TUTTI_TRY(check_call(checked, call, options, membership_.caller()));
+  if (purpose != CallPurpose::kApplication) checked.call.tag.digest = static_cast<std::uint32_t>(purpose);
   if (auto status = operations_.run_short(checked, options, lock)) return *std::move(status);
   return run_operation(operations_.prepare_collective(std::move(checked), options), lock);
 }

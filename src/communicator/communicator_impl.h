@@ -16,13 +16,13 @@
 #include <optional>
 #include <utility>
 
-#include "communicator/outcomes/agree.h"
-#include "communicator/outcomes/checksum_calls.h"
 #include "communicator/child_factory.h"
 #include "communicator/devices/device_side.h"
 #include "communicator/membership.h"
 #include "communicator/open_groups.h"
 #include "communicator/operation_builder.h"
+#include "communicator/outcomes/agree.h"
+#include "communicator/outcomes/checksum_calls.h"
 #include "communicator/outcomes/uniform.h"
 #include "engine/engine.h"
 #include "job/environment.h"
@@ -68,9 +68,11 @@ class CommunicatorImpl {
   OpenGroups& groups() { return groups_; }
 
   Status run(const CollectiveCall& call, const CallOptions& options);
-  // Like run(), but without the vote on a uniform call (uniform.h), and without the checks of check_special().
-  // CallOptions::uniform must be false.
-  Status run_plain(const CollectiveCall& call, const CallOptions& options);
+  // Like run(), but without the vote on a uniform call (outcomes/uniform.h), and without the checks of check_special().
+  // CallOptions::uniform must be false. A call with another purpose than kApplication has no v-variant and no
+  // UserReduction, because the purpose replaces the digest of its tag.
+  Status run_plain(const CollectiveCall& call, const CallOptions& options,
+                   CallPurpose purpose = CallPurpose::kApplication);
   Result<Work> start(const CollectiveCall& call, const CallOptions& options);
   // Submits the operation and waits for it. An operation on device memory continues in its stream instead; for it,
   // waits no longer than settle() does. `submission` holds the submission mutex, and is unlocked before the wait. If

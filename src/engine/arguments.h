@@ -39,6 +39,10 @@ struct CheckedCall {
 // kInvalidArgument. Not for calls for which is_exchange() is true.
 Status check_call(CheckedCall& checked, const CollectiveCall& call, const CallOptions& options, const Caller& caller);
 
+// Whether the error says that this rank passed a wrong argument, so that the call did not happen. (If the buffer of
+// another rank cannot be accessed, the error has the same code and names that rank, but the call did happen.)
+inline bool is_refusal(const Error& error) { return error.code == ErrorCode::kInvalidArgument && error.rank < 0; }
+
 // type_of() returns the element type, and op_of() the operation, for the tag of a call without a UserReduction. These
 // must be equal on all ranks. If the collective ignores the field of `call` (a barrier ignores both, and a collective
 // that reduces nothing ignores the operation), the result is a fixed value, because ranks may have set the field

@@ -96,6 +96,10 @@ class Engine {
   // progress they see the code and the rank of `error` instead of kAborted. This rank's operations fail, normally with
   // `error`. No effect if the communicator is already broken. Any thread may call this.
   void fail(const Error& error) noexcept;
+  // Call this if the communicator is broken, but this object will exist for some time. Notifies the peers that this
+  // rank makes no more calls, because a peer in a receive from this rank would wait until its timeout. No effect if
+  // they have been notified. Any thread may call this.
+  void announce_failure() noexcept { state_.failure.announce_abort(); }
   // Call this after fail(). Waits until all operations in progress have ended, normally with the error that broke the
   // communicator, so that the engine no longer uses the callers' buffers.
   void end_all() noexcept;

@@ -9,20 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/transfer_text.h"
+#include "engine/failure_text.h"
 
 namespace tutti {
 
-std::string rank_list(const std::vector<std::uint32_t>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
-
 namespace {
-
-// The ranks that a warning about a long wait names. If this rank waits for no other rank, its own data is on its way.
-std::string late_ranks(const std::vector<std::uint32_t>& ranks) {
-  return ranks.empty() ? "its own data to leave" : rank_list(ranks);
-}
 
 bool contains(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) {
   return std::ranges::count(ranks, rank) > 0;
@@ -55,28 +46,6 @@ Diagnosis unmapped(const std::string& what, std::uint32_t rank, const BadMessage
   const Error error = error_of(message.loss, ErrorScope::kCall, message.peer, rank);
   return diagnosis(error.code, error.scope, error.rank, fmt::format("{}: {}", what, error.message),
                    message.loss.lacked);
-}
-
-// The end of an error message "rank 1 gave it up (...)": the resource or permission that rank 1 lacked; may be empty.
-std::string_view shortage(CallArgument lacked) {
-  switch (lacked) {
-    case CallArgument::kDescriptors:
-      return ": it had no free file descriptor for memory that is shared with it; raise its limit of open files "
-             "(ulimit -n)";
-    case CallArgument::kMappings:
-      return ": it could not map memory that is shared with it; raise vm.max_map_count on its machine, or its "
-             "address-space limit (ulimit -v)";
-    case CallArgument::kPermission:
-      return ": its system does not let it receive memory of another process; see its own error";
-    default: return "";
-  }
-}
-
-// The remedy for a mismatch of `argument`. `callers_plan`: some rank uses a plan that was passed to use_plan().
-std::string_view advice(CallArgument argument, bool callers_plan) {
-  const bool plans_differ = argument == CallArgument::kAlgorithm || argument == CallArgument::kDigest;
-  return plans_differ && callers_plan ? "; call use_plan() alike on all ranks: the same plans, in the same order"
-                                      : "; give all ranks the same";
 }
 
 }  // namespace
@@ -112,8 +81,9 @@ std::optional<Diagnosis> FailureAnalyzer::mismatch(const Call& call) const {
       break;
     }
   }
-  text += advice(argument,
-                 std::any_of(tags.begin(), tags.end(), [](const auto& tag) { return uses_callers_plan(tag.second); }));
+  std::vector<CallTag> passed;
+  for (const auto& [rank, tag] : tags) passed.push_back(tag);
+  text += advice(argument, passed);
   return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(differs), std::move(text),
                    argument);
 }
@@ -162,23 +132,28 @@ Diagnosis FailureAnalyzer::relayed(const Call& call, std::uint32_t peer, const C
 }
 
 Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, PeerLife life) const {
+  const auto because = [&](ErrorCode code, std::int32_t culprit, std::string_view text) {
+    return diagnosis(code, ErrorScope::kCommunicator, culprit, fmt::format("{}: rank {} {}", what, peer, text));
+  };
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
-    return diagnosis(ErrorCode::kAborted, ErrorScope::kCommunicator, culprit,
-                     fmt::format("{}: rank {} called abort()", what, peer));
+    if (const auto reason = reason_for_leaving(peer, transport_.peer_status(peer))) {
+      return because(reason->code, reason->culprit,
+                     fmt::format("makes no more calls, because its last one failed ({}, to blame: rank {})",
+                                 to_string(reason->code), reason->culprit));
+    }
+    return because(ErrorCode::kAborted, culprit, "called abort(), or its communicator is broken: see its error");
   }
-  if (life == PeerLife::kUnreachable) {
-    return diagnosis(
-        ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
-        fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, transport_.peer_trouble(peer)));
+  const std::string loss = life == PeerLife::kUnreachable ? transport_.peer_trouble(peer)
+                           : life == PeerLife::kLost      ? transport_.peer_loss(peer)
+                                                          : "";
+  if (life == PeerLife::kUnreachable || !loss.empty()) {
+    return because(ErrorCode::kPeerLost, culprit, "cannot be reached any more: " + loss);
   }
-  if (const std::string loss = life == PeerLife::kLost ? transport_.peer_loss(peer) : ""; !loss.empty()) {
-    return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
-                     fmt::format("{}: rank {} cannot be reached any more: {}", what, peer, loss));
-  }
-  const char* how = life == PeerLife::kLeft ? "has destroyed its communicator" : "is gone: its process has ended";
-  return diagnosis(ErrorCode::kPeerLost, ErrorScope::kCommunicator, culprit,
-                   fmt::format("{}: rank {} {} without finishing this call", what, peer, how));
+  const bool left = life == PeerLife::kLeft;
+  return because(ErrorCode::kPeerLost, culprit,
+                 fmt::format("{} without finishing this call",
+                             left ? "has destroyed its communicator" : "is gone: its process has ended"));
 }
 
 // The failure of call `sequence` that a peer reports on its board; nothing if there is none. A culprit that is not a
@@ -284,7 +259,7 @@ Diagnosis FailureAnalyzer::bad_message(const Call& call, const BadMessage& messa
     return diagnosis(ErrorCode::kMismatch, ErrorScope::kCall, static_cast<std::int32_t>(message.peer),
                      fmt::format("{}: rank {} passed {}, this rank ({}) {}{}", describe(call.tag), message.peer,
                                  describe(message.tag, argument), rank_, describe(call.tag, argument),
-                                 advice(argument, uses_callers_plan(call.tag) || uses_callers_plan(message.tag))),
+                                 advice(argument, {{call.tag, message.tag}})),
                      argument);
   }
   if (message.kind == Arrival::kDamaged) return damaged(describe(call.tag), message);

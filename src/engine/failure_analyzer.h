@@ -23,8 +23,6 @@ namespace tutti {
 // again.
 inline constexpr std::int64_t kWarnAfterNs = 60'000'000'000;
 
-std::string rank_list(const std::vector<std::uint32_t>& ranks);  // for example "rank 1" or "ranks 1, 2"
-
 struct Diagnosis {
   Error error;
   CallFailure failure;  // the same failure, in the form in which this rank's status board shows it to peers

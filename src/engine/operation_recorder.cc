@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/transfer_text.h"
+#include "engine/failure_text.h"
 
 namespace tutti {
 namespace {

@@ -111,6 +111,19 @@ TEST(CallTag, SaysWhatEntersADigest) {
             "plan and reduction (its id, element_bytes and commutative) with digest 00000002");
 }
 
+TEST(CallTag, NamesThePurposeOfACallThatTuttiMakes) {
+  const CallTag plain{.sequence = 3, .count = 1, .kind = 0, .type = 2, .op = 3, .algorithm = 3};
+  CallTag vote = plain;
+  vote.digest = static_cast<std::uint32_t>(CallPurpose::kVote);
+  EXPECT_EQ(purpose_of(plain), CallPurpose::kApplication);
+  EXPECT_EQ(purpose_of({.digest = 12345}), CallPurpose::kApplication);
+  EXPECT_EQ(purpose_of(vote), CallPurpose::kVote);
+  EXPECT_EQ(describe(vote), "the vote on a uniform call, " + describe(plain));
+  EXPECT_EQ(first_difference(plain, vote), CallArgument::kDigest);
+  EXPECT_EQ(describe(vote, CallArgument::kDigest), "the vote on a uniform call");
+  EXPECT_EQ(describe(plain, CallArgument::kDigest), "an ordinary call");
+}
+
 // A doorbell that records the calls of a waiter.
 class FakeDoorbell final : public Doorbell {
  public:

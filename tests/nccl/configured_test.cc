@@ -194,7 +194,7 @@ TEST(ConfiguredCalls, HaveChecksumsIfTheOptionAsks) {
     TUTTI_NCCL_WANT(data == std::vector<float>(kCount, 0));
     TUTTI_NCCL_WANT(call(rank == 0 ? &checked.config : nullptr) == ncclInvalidUsage);
     if (rank == 0) {
-      TUTTI_NCCL_WANT(std::strstr(ncclGetLastError(nullptr), "asks for checksums begins with a barrier") != nullptr);
+      TUTTI_NCCL_WANT(std::strstr(ncclGetLastError(nullptr), "the barrier of a call with a checksum") != nullptr);
     }
     TUTTI_NCCL_TRY(ncclGroupStart());
     TUTTI_NCCL_TRY(call(nullptr));

@@ -46,7 +46,7 @@ std::string_view type_name(std::uint8_t type) {
 // True if the blocks have different lengths. The tag then has the sum of their counts.
 bool is_variable(const CallTag& tag) {
   return row_of(CollectiveKind{tag.kind}).variable == VariableForm::kPlan && tag.digest != 0 && tag.type != kUserTag &&
-         !uses_callers_plan(tag);
+         !uses_callers_plan(tag) && purpose_of(tag) == CallPurpose::kApplication;
 }
 
 // The names that PyTorch's group for NCCL gives to such calls. The analyser accepts only the names of backends that it

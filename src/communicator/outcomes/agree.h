@@ -29,8 +29,8 @@ class Agreements {
   // Runs the next consensus of `topic` among the surviving ranks. Errors: kTimeout and kRefused, as for
   // Communicator::agree().
   Result<ConsensusDecision> decide(Topic topic, const ConsensusVote& vote, std::chrono::milliseconds timeout);
-  // Implements Communicator::agree(). `uniform`: that of the communicator (the last uniform call is settled first);
-  // null if no calls are uniform.
+  // Implements Communicator::agree(). `uniform`: the UniformMode of the communicator, which settles the last
+  // uniform call first; null if no calls are uniform.
   Result<Agreement> agree(const AgreeOptions& options, UniformMode* uniform);
 
  private:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "engine/arguments.h"
 
 namespace tutti::detail {
 
@@ -25,18 +26,12 @@ Status ChecksumCalls::run(const CollectiveCall& call, const CallOptions& options
 }
 
 Status ChecksumCalls::meet(std::chrono::milliseconds timeout) {
-  const Status met = original_.run({.kind = CollectiveKind::kBarrier, .type = DataType::kUint8}, {.timeout = timeout});
-  if (met.ok()) return {};
-  Error error = met.error();
-  const bool happened = error.code != ErrorCode::kInvalidArgument || error.rank >= 0;
-  if (!happened) return error;
-  if (error.code == ErrorCode::kMismatch) {
-    error.message += " (a call that asks for checksums begins with a barrier)";
-    return error;
-  }
+  Status met = original_.run({.kind = CollectiveKind::kBarrier, .type = DataType::kUint8}, {.timeout = timeout},
+                             CallPurpose::kChecksumBarrier);
+  if (met.ok() || is_refusal(met.error()) || met.error().code == ErrorCode::kMismatch) return met;
   // For example after a timeout: the barrier may have succeeded on another rank, which then continues with the call on
   // the twin. From then on the ranks would not agree on the number of the twin's calls.
-  return end(std::move(error));
+  return end(met.error());
 }
 
 // A rank may fail to make its part of the twin although the others have made theirs. Then a minimum over all ranks
@@ -51,7 +46,7 @@ Status ChecksumCalls::make_twin(std::chrono::milliseconds timeout) {
                                       .count = 1,
                                       .type = DataType::kInt32,
                                       .op = ReduceOp::kMin},
-                                     {.timeout = timeout});
+                                     {.timeout = timeout}, CallPurpose::kChecksumSetUp);
   // A rank whose set-up failed in another round than that of the others does not vote at the same time as they do.
   if (!voted.ok()) return end(made.ok() ? voted.error() : made.error());
   if (!made) return made.error();

@@ -3,9 +3,9 @@
 // direct paths. The first call that asks for checksums makes the twin. Owns no threads. Thread-safe.
 //
 // Each call that asks for checksums begins with a barrier on the original communicator. The barrier keeps the calls of
-// both communicators in one order, and finds ranks that have made another call, or the same call without a checksum. If
-// a call breaks the twin, or if the barrier fails for another reason than a disagreement, the original communicator is
-// broken, too.
+// both communicators in one order, and finds ranks that have made another call, or the same call without a checksum.
+// The original communicator is broken, too, if a call breaks the twin, or if the barrier fails although the ranks have
+// made the same call, for example because a rank is late.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/call_tag.h"
 #include "tutti/communicator.h"
 
 namespace tutti::detail {
@@ -22,7 +23,7 @@ namespace tutti::detail {
 // Functions of the original communicator that ChecksumCalls uses.
 struct OriginalCommunicator {
   // Runs a call without a checksum.
-  std::function<Status(const CollectiveCall& call, const CallOptions& options)> run;
+  std::function<Status(const CollectiveCall& call, const CallOptions& options, CallPurpose purpose)> run;
   // Makes the twin, together with all other ranks.
   std::function<Result<std::unique_ptr<Communicator>>()> make_twin;
   // The error that has broken the communicator; success: it is not broken.

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/arguments.h"
+
 namespace tutti::detail {
 namespace {
 
@@ -18,10 +20,8 @@ constexpr std::int32_t kSucceeded = INT32_MAX;
 Status UniformMode::run(const CollectiveCall& call, const CallOptions& options) {
   const std::scoped_lock lock(mutex_);
   if (calls_ended_) return *calls_ended_;
-  Status own = options.uniform ? run_without_vote(call, options) : run_call_(call, options);
-  // A wrong argument of this rank: the call did not happen, so there is nothing to vote on. (If another rank's buffer
-  // cannot be accessed, the error has the same code and names a rank. That call did happen.)
-  if (!own.ok() && own.error().code == ErrorCode::kInvalidArgument && own.error().rank < 0) return own;
+  Status own = options.uniform ? run_without_vote(call, options) : run_call_(call, options, CallPurpose::kApplication);
+  if (!own.ok() && is_refusal(own.error())) return own;  // the call did not happen, so there is nothing to vote on
   if (calls_ == UniformCalls::kAll || options.uniform) return confirm(own, options.timeout);
   if (!own.ok() && own.error().scope != ErrorScope::kCall) static_cast<void>(end_calls(own.error(), false));
   return own;
@@ -30,7 +30,7 @@ Status UniformMode::run(const CollectiveCall& call, const CallOptions& options) 
 Status UniformMode::run_without_vote(const CollectiveCall& call, const CallOptions& options) {
   CallOptions plain = options;
   plain.uniform = false;
-  return run_call_(call, plain);
+  return run_call_(call, plain, CallPurpose::kApplication);
 }
 
 Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout) {
@@ -49,7 +49,7 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
                                     .count = 1,
                                     .type = DataType::kInt32,
                                     .op = ReduceOp::kMin},
-                                   {.timeout = std::max(timeout, timeout_)});
+                                   {.timeout = std::max(timeout, timeout_)}, CallPurpose::kVote);
     if (voted.ok()) {
       resolved_ = true;
       if (all != kSucceeded) last_failed_call_ = count_;
@@ -62,6 +62,12 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
               "uniform call number {} succeeded on this rank, but failed {}, so it counts as failed on all ranks",
               count_, where)};
     }
+    if (voted.error().code == ErrorCode::kMismatch) {
+      // Another rank has made a call that is not uniform, so it has no vote. The call counts as a uniform call nowhere.
+      --count_;
+      resolved_ = true;
+      return own.ok() ? voted : own;
+    }
     if (own.ok()) failure = voted;
   }
   const auto well = end_calls(failure.error(), own.ok());
@@ -72,6 +78,7 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
 Result<bool> UniformMode::end_calls(const Error& reason, bool own_ok) {
   calls_ended_ = reason;
   calls_ended_->scope = std::max(reason.scope, ErrorScope::kCommunicator);
+  announce_end_(*calls_ended_);
   return settle(own_ok, std::chrono::milliseconds(0));
 }
 

@@ -37,6 +37,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/call_tag.h"
 #include "membership/consensus.h"
 #include "tutti/communicator.h"
 
@@ -44,19 +45,21 @@ namespace tutti::detail {
 
 class UniformMode {
  public:
-  using RunCall = std::function<Status(const CollectiveCall& call, const CallOptions& options)>;
+  using RunCall = std::function<Status(const CollectiveCall& call, const CallOptions& options, CallPurpose purpose)>;
   using Decide = std::function<Result<ConsensusDecision>(const ConsensusVote& vote, std::chrono::milliseconds timeout)>;
   // `ranks` is greater than 1. `timeout`: that of calls without a timeout of their own. `calls`: which calls are
   // uniform; not kNone. `run_call`: runs a call of the communicator without a vote. `decide`: runs a consensus among
-  // the surviving ranks, and returns the errors of agree().
+  // the surviving ranks, and returns the errors of agree(). `announce_end`: breaks the communicator with this error,
+  // unless it is broken already, and informs the other ranks.
   UniformMode(std::uint32_t rank, std::uint32_t ranks, std::chrono::milliseconds timeout, UniformCalls calls,
-              RunCall run_call, Decide decide)
+              RunCall run_call, Decide decide, std::function<void(const Error& error)> announce_end)
       : rank_(rank),
         ranks_(ranks),
         timeout_(timeout),
         calls_(calls),
         run_call_(std::move(run_call)),
-        decide_(std::move(decide)) {}
+        decide_(std::move(decide)),
+        announce_end_(std::move(announce_end)) {}
 
   // Runs a call and, if it is uniform, the vote on it.
   Status run(const CollectiveCall& call, const CallOptions& options);
@@ -70,11 +73,13 @@ class UniformMode {
   // Runs a uniform call without the vote.
   Status run_without_vote(const CollectiveCall& call, const CallOptions& options);
   // Runs the vote on a call that ended with `own` on this rank and, if the vote fails or is impossible, settle().
-  // Returns the outcome of the call: success or an error, normally the same on all live ranks. `timeout`: that of the
+  // Returns the outcome of the call: success or an error, normally the same on all live ranks. If a rank has no vote,
+  // because its call is not uniform, returns kMismatch, and the communicator goes on. `timeout`: that of the
   // call. The vote waits for the longer of this and the communicator's timeout, because a rank whose call has timed out
   // must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);
-  // Refuses all further calls, uniform or not, because of `reason`. Then calls settle() and returns its result.
+  // Refuses all further calls, uniform or not, because of `reason`. Informs the other ranks, so that none waits in a
+  // receive from this rank while this rank waits for it. Then calls settle() and returns its result.
   Result<bool> end_calls(const Error& reason, bool own_ok);
   // Agrees with the surviving ranks on how the last uniform call ended, and returns whether it succeeded. `own_ok`: the
   // call succeeded on this rank, and run() still waits for its outcome. Errors: those of agree().
@@ -86,6 +91,7 @@ class UniformMode {
   const UniformCalls calls_;
   const RunCall run_call_;
   const Decide decide_;
+  const std::function<void(const Error& error)> announce_end_;
   std::mutex mutex_;                   // held during a call and its confirmation; guards the members below
   std::int64_t count_ = 0;             // number of uniform calls so far
   bool resolved_ = true;               // whether this rank knows how the last uniform call ended

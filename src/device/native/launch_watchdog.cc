@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "device/native/device_failure.h"
 #include "engine/failure_analyzer.h"
+#include "engine/failure_text.h"
 
 namespace tutti::detail {
 namespace {

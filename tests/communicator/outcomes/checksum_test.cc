@@ -183,11 +183,27 @@ TEST(Checksums, OfACallMustBeAskedForOnAllRanks) {
       ASSERT_FALSE(status.ok());
       EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
       if (rank.rank() == 1) {
-        EXPECT_THAT(status.error().message, testing::HasSubstr("asks for checksums begins with a barrier"));
+        EXPECT_THAT(status.error().message, testing::HasSubstr("the barrier of a call with a checksum"));
       }
     });
     expect_good_sums(ranks, true);
   }
+}
+
+// A call with a checksum begins with a barrier, which is not taken for a barrier of the program.
+TEST(Checksums, OfABarrierMustBeAskedForOnAllRanks) {
+  Communicators ranks = summed(2, "auto", false);
+  on_every_rank(ranks, [](Communicator& rank) {
+    for (int call = 0; call < 2; ++call) EXPECT_TRUE(rank.barrier().ok());
+    CallOptions options;
+    options.checksum = rank.rank() == 1;
+    const Status status = rank.barrier(options);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+    EXPECT_THAT(status.error().message, testing::HasSubstr("rank 0 passed an ordinary call"));
+    EXPECT_THAT(status.error().message, testing::HasSubstr("rank 1 passed the barrier of a call with a checksum"));
+  });
+  expect_good_sums(ranks, true);
 }
 
 // A call with a wrong argument does not happen, so the rank can repeat it while the others wait in it.

@@ -56,6 +56,18 @@ bool broadcast(Communicator& rank, Report& report, std::int32_t root, const Call
   return status.ok();
 }
 
+// Adds up one number of each rank.
+Status sum_of_ones(Communicator& rank, const CallOptions& options = {}, ReduceOp op = ReduceOp::kSum) {
+  std::int32_t value = 1;
+  return rank.all_reduce(&value, &value, 1, DataType::kInt32, op, options);
+}
+
+CallOptions asking_for_uniform() {
+  CallOptions options;
+  options.uniform = true;
+  return options;
+}
+
 // Waits for the end of all processes after the victim was killed. Returns whether the survivors have equal counts.
 bool alike_after_the_end(const std::vector<pid_t>& children, std::size_t victim, const Report& report) {
   bool alike = true;
@@ -161,26 +173,88 @@ TEST(Uniform, APlainCallThatBreaksTheCommunicatorKeepsNobodyWaiting) {
   std::atomic<int> begun{0};
   const auto start = std::chrono::steady_clock::now();
   on_every_rank(*made, [&](Communicator& rank) {
-    CallOptions asking;
-    asking.uniform = true;
-    std::int32_t value = 1;
-    const auto call = [&](const CallOptions& how) {
-      return rank.all_reduce(&value, &value, 1, DataType::kInt32, ReduceOp::kSum, how);
-    };
-    EXPECT_TRUE(call(asking).ok());
+    const CallOptions asking = asking_for_uniform();
+    EXPECT_TRUE(sum_of_ones(rank, asking).ok());
     if (rank.rank() == 2) {
       while (begun.load() < 2) std::this_thread::yield();
       rank.abort();
-      EXPECT_FALSE(call(asking).ok());
+      EXPECT_FALSE(sum_of_ones(rank, asking).ok());
       return;
     }
     ++begun;
-    EXPECT_FALSE(call(rank.rank() == 0 ? CallOptions() : asking).ok());
-    const Status refused = call({});
+    EXPECT_FALSE(sum_of_ones(rank, rank.rank() == 0 ? CallOptions() : asking).ok());
+    const Status refused = sum_of_ones(rank);
     ASSERT_FALSE(refused.ok());
     EXPECT_GE(refused.error().scope, ErrorScope::kCommunicator);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, patience());
+}
+
+// Rank 2 aborts. Rank 0 is in a call, whose end it settles with rank 1. But rank 1 is in a receive from rank 0, which
+// would end only at its timeout if rank 0 had not announced the end of the communicator.
+TEST(Uniform, ARankWhoseCallFailedKeepsNobodyWaitingInAReceive) {
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const UniformCalls calls : {UniformCalls::kAll, UniformCalls::kAsked}) {
+      CommunicatorOptions options;
+      options.transport = transport;
+      options.uniform = calls;
+      options.timeout = 2 * patience();
+      options.setup_timeout = 2 * patience();
+      auto made = Communicator::create_all(3, options);
+      ASSERT_TRUE(made.ok());
+      std::atomic<int> begun{0};
+      const auto start = std::chrono::steady_clock::now();
+      on_every_rank(*made, [&](Communicator& rank) {
+        SCOPED_TRACE(fmt::format("{}, uniform {}, rank {}", transport, static_cast<int>(calls), rank.rank()));
+        EXPECT_TRUE(sum_of_ones(rank).ok());
+        Status failed;
+        ++begun;
+        if (rank.rank() == 2) {
+          while (begun.load() < 3) std::this_thread::yield();
+          rank.abort();
+        } else if (rank.rank() == 1) {
+          float value = 0;
+          failed = rank.receive(&value, 1, DataType::kFloat32, 0);
+        } else {
+          failed = sum_of_ones(rank);
+        }
+        if (rank.rank() < 2) {
+          ASSERT_FALSE(failed.ok());
+          EXPECT_EQ(failed.error().rank, 2) << to_string(failed.error());
+          EXPECT_EQ(failed.error().code, ErrorCode::kAborted) << to_string(failed.error());
+        }
+        EXPECT_FALSE(sum_of_ones(rank).ok());
+      });
+      EXPECT_LT(std::chrono::steady_clock::now() - start, patience());
+    }
+  }
+}
+
+// After rank 0's uniform call comes its vote, a minimum of one int32. Rank 1 has not asked for uniform, and its next
+// call is a minimum of one int32, too. The two must not be taken for one call.
+TEST(Uniform, TheVoteMatchesNoCallOfTheProgram) {
+  for (const char* transport : {"shm", "tcp"}) {
+    CommunicatorOptions options;
+    options.transport = transport;
+    options.uniform = UniformCalls::kAsked;
+    options.timeout = patience();
+    auto made = Communicator::create_all(2, options);
+    ASSERT_TRUE(made.ok());
+    on_every_rank(*made, [](Communicator& rank) {
+      for (int call = 0; call < 2; ++call) EXPECT_TRUE(sum_of_ones(rank, {}, ReduceOp::kMin).ok());
+      Status status = sum_of_ones(rank, rank.rank() == 0 ? asking_for_uniform() : CallOptions());
+      if (rank.rank() == 1) {
+        EXPECT_TRUE(status.ok());
+        status = sum_of_ones(rank, {}, ReduceOp::kMin);
+      }
+      ASSERT_FALSE(status.ok());
+      EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << to_string(status.error());
+      EXPECT_EQ(status.error().scope, ErrorScope::kCall);
+      EXPECT_THAT(status.error().message, testing::HasSubstr("rank 0 passed the vote on a uniform call"));
+      EXPECT_THAT(status.error().message, testing::HasSubstr("rank 1 passed an ordinary call"));
+      EXPECT_TRUE(sum_of_ones(rank, asking_for_uniform()).ok());
+    });
+  }
 }
 
 // Rank 1 has done its part of a gather and calls shrink() at once. Rank 0 waits in the gather for rank 2, which is
@@ -200,9 +274,7 @@ TEST(Uniform, APlainCallThatFailsMeetsARankThatShrinks) {
       auto made = Communicator::create(options);
       if (!made.ok()) return 2;
       Communicator& rank = **made;
-      CallOptions asking;
-      asking.uniform = true;
-      if (!broadcast(rank, report, 0, asking)) return 3;
+      if (!broadcast(rank, report, 0, asking_for_uniform())) return 3;
       if (me == 2) pause();  // until it is killed
       std::vector<float> data(30);
       const bool gathered =
@@ -232,10 +304,9 @@ TEST(Uniform, TheErrorOfAVoteThatFailsEndsTheCommunicator) {
   auto made = Communicator::create_all(2, options);
   ASSERT_TRUE(made.ok());
   on_every_rank(*made, [](Communicator& rank) {
-    float value = 1;
     if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     for (int call = 0; call < 2; ++call) {
-      const Status status = rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum);
+      const Status status = sum_of_ones(rank);
       ASSERT_FALSE(status.ok());
       // Rank 1 may still find the vote of rank 0, and complete it.
       if (rank.rank() == 1 && call == 0) continue;
@@ -255,8 +326,7 @@ TEST(Uniform, OnlyABlockingCollectiveOnHostMemoryMayAsk) {
       ASSERT_TRUE(made.ok());
       on_every_rank(*made, [&](Communicator& rank) {
         SCOPED_TRACE(fmt::format("uniform {}, {} ranks", static_cast<int>(calls), ranks));
-        CallOptions asking;
-        asking.uniform = true;
+        const CallOptions asking = asking_for_uniform();
         float value = 1;
         const auto refused = [](const auto& result, const char* part) {
           EXPECT_FALSE(result.ok());
@@ -264,7 +334,7 @@ TEST(Uniform, OnlyABlockingCollectiveOnHostMemoryMayAsk) {
           EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
           EXPECT_THAT(result.error().message, testing::HasSubstr(part));
         };
-        const Status blocking = rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, asking);
+        const Status blocking = sum_of_ones(rank, asking);
         if (calls == UniformCalls::kNone) {
           refused(blocking, "TUTTI_UNIFORM=calls");
           refused(rank.all_to_all_v(nullptr, {}, nullptr, {}, DataType::kInt8, asking), "TUTTI_UNIFORM=calls");
@@ -330,9 +400,8 @@ TEST(Uniform, ACallThatTimesOutDoesNotEndTheCommunicator) {
   on_every_rank(*made, [&](Communicator& rank) {
     CallOptions impatient;
     impatient.timeout = std::chrono::milliseconds(20);
-    float value = 1;
     if (rank.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    static_cast<void>(rank.all_reduce(&value, &value, 1, DataType::kFloat32, ReduceOp::kSum, impatient).ok());
+    static_cast<void>(sum_of_ones(rank, impatient).ok());
     EXPECT_TRUE(sum_is_right(rank, 1000));
   });
 }
