@@ -456,6 +456,13 @@ class Transport {
   // For a kLost peer: how its connection ended, if that does not prove that its process has ended. Otherwise empty.
   virtual std::string peer_loss(std::uint32_t /*peer*/) { return {}; }
 
+  // For each rank, the number of TCP segments that the kernel of this rank has sent again so far on the connections of
+  // this transport to that rank, open or closed. Empty for a rank to which no TCP connection was seen. Segments that
+  // were sent again on a connection after the last call of this function and before its end are not counted. The span
+  // is empty if the transport does not use TCP, and is valid until the next call. Makes a system call for each
+  // connection, so do not call it in each operation.
+  virtual std::span<const std::optional<std::uint64_t>> count_retransmissions() { return {}; }
+
   // Informs all peers that this rank makes no more calls. The engine calls it at most once, when no operation is in
   // progress, and starts no operation afterwards. If it was not called, the destructor informs the peers.
   virtual void announce_leave() = 0;

@@ -9,9 +9,9 @@
 // serial is odd, or if the second copy differs. The same applies to WaitState, Failure and Anchor.
 //
 // Layout: a Header, then `capacity` records of operations that run on the host, then `device_capacity` records of
-// operations that run on GPUs, then one PeerWait for each rank of the communicator.
+// operations that run on GPUs, then one PeerTotals for each rank of the communicator.
 //
-// Records are overwritten by later ones. Totals and PeerWait count from the start of the communicator, and never
+// Records are overwritten by later ones. Totals and PeerTotals count from the start of the communicator, and never
 // decrease.
 #pragma once
 
@@ -29,7 +29,7 @@
 namespace tutti::recording {
 
 inline constexpr std::uint64_t kMagic = 0x31'63'65'72'74'75'74'54;  // "Ttutrec1" in a little-endian file
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::uint32_t kLeastCapacity = 16;
 inline constexpr std::uint32_t kMostCapacity = 65536;
 inline constexpr std::size_t kListedRanks = 32;
@@ -138,13 +138,16 @@ struct Totals {
 };
 static_assert(sizeof(Totals) == 8 * (3 * kTotalKinds + kTotalCodes));
 
-// How long this rank has waited for one rank, in nanoseconds. Waits are sampled every 50 ms, and a wait counts from its
-// first sample, so a wait of less than 50 to 100 ms may not count.
-struct PeerWait {
+// What this rank has counted about one other rank. Waits are in nanoseconds. They are sampled every 50 ms, and a wait
+// counts from its first sample, so a wait of less than 50 to 100 ms may not count.
+struct PeerTotals {
   Word waited_ns;  // time in which an operation made no progress and waited for this peer
   Word absent_ns;  // time in which an operation made no progress and this peer had not entered the call
+  // 1 + the number of TCP segments that the kernel of this rank has sent again on the connections to this peer.
+  // 0: no such connection was seen. Sampled about once per second, see Transport::count_retransmissions().
+  Word retransmissions_plus_1;
 };
-static_assert(sizeof(PeerWait) == 16);
+static_assert(sizeof(PeerTotals) == 24);
 
 struct alignas(4096) Header {
   std::uint64_t magic;
@@ -178,11 +181,11 @@ struct alignas(4096) Header {
 };
 static_assert(sizeof(Header) == 4096 && std::is_standard_layout_v<Header>);
 
-constexpr std::size_t peer_waits_offset(std::uint32_t capacity, std::uint32_t device_capacity) {
+constexpr std::size_t peer_totals_offset(std::uint32_t capacity, std::uint32_t device_capacity) {
   return sizeof(Header) + (std::size_t{capacity} + device_capacity) * sizeof(Record);
 }
 constexpr std::size_t file_bytes(std::uint32_t capacity, std::uint32_t device_capacity, std::uint32_t ranks) {
-  return peer_waits_offset(capacity, device_capacity) + ranks * sizeof(PeerWait);
+  return peer_totals_offset(capacity, device_capacity) + ranks * sizeof(PeerTotals);
 }
 
 // file_name() returns "tutti-JOB-rRANK-pPID-COMMUNICATOR.rec", with job and communicator as 8 hexadecimal digits.

@@ -34,6 +34,7 @@ Engine::~Engine() {
   std::unique_lock lock(state_.mutex);
   state_.role.wait_until_unused(lock);
   while (!state_.idle()) loop_.run(lock, ProgressLoop::Until::kDone);
+  loop_.record_retransmissions();
 }
 
 Status Engine::submit(const std::shared_ptr<Operation>& operation, Progress progress) {
@@ -102,8 +103,9 @@ Status Engine::finalize() {
         if (state_.failure.broken()) return *state_.failure.broken();
         state_.failure.set_broken({ErrorCode::kInvalidArgument, ErrorScope::kCommunicator, -1,
                                    "finalize() was called on this communicator: it takes no more calls"});
-        // Only the driver may call announce_leave(). The engine is idle, so no thread drives, and the lock prevents
+        // Only the driver may call these two functions. The engine is idle, so no thread drives, and the lock prevents
         // others from starting to drive.
+        loop_.record_retransmissions();
         context_.transport.announce_leave();
         return {};
       }

@@ -75,10 +75,19 @@ void OperationRecorder::record_end(Operation& operation, const Status& result) {
     if (operation.recorded != 0) context_.recorder->end(operation.recorded, context_.recorder->now());
     return;
   }
+  record_retransmissions();  // they may be the reason for the failure
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
   if (operation.recorded == 0 && operation.plan != nullptr) begin_collective(operation, recording::kNotStarted);
   if (operation.recorded == 0) return context_.recorder->failed(result.error(), sequence);
   context_.recorder->end_badly(operation.recorded, result.error(), sequence);
+}
+
+void OperationRecorder::record_retransmissions() {
+  if (context_.recorder == nullptr) return;
+  const auto counts = context_.transport.count_retransmissions();
+  for (std::uint32_t peer = 0; peer < counts.size(); ++peer) {
+    if (counts[peer]) context_.recorder->retransmissions(peer, *counts[peer]);
+  }
 }
 
 void OperationRecorder::record_wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {

@@ -44,8 +44,18 @@ class OperationRecorder {
   void wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
     if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_wait(active, now_ns);
   }
+  // Records the numbers of TCP segments that were sent again. sample_retransmissions() does so at most once every
+  // kRetransmissionsEveryNs.
+  void record_retransmissions();
+  void sample_retransmissions(std::int64_t now_ns) {
+    if (context_.recorder == nullptr || now_ns - last_sample_ns_ < kRetransmissionsEveryNs) return;
+    last_sample_ns_ = now_ns;
+    record_retransmissions();
+  }
 
  private:
+  static constexpr std::int64_t kRetransmissionsEveryNs = 1'000'000'000;
+
   void begin_collective(Operation& operation, std::uint8_t flags);
   void record_begin(Operation& operation);
   void record_end(Operation& operation, const Status& result);
@@ -53,6 +63,7 @@ class OperationRecorder {
 
   const EngineContext& context_;
   const CollectiveTasks& tasks_;
+  std::int64_t last_sample_ns_ = 0;  // time of the last sample_retransmissions() that has recorded
 };
 
 }  // namespace tutti

@@ -235,6 +235,10 @@ EndedOperation ProgressLoop::pause(Idle& idle) {
   return watchdog_.check(active_);
 }
 
+void ProgressLoop::record_retransmissions() noexcept {
+  runs_through([this] { recorder_.record_retransmissions(); });
+}
+
 void ProgressLoop::finish(Operation& operation, Status result) noexcept {
   if (!result.ok())
     runs_through([&] { context_.environment.log.write(LogLevel::kInfo, "{}", to_string(result.error())); });

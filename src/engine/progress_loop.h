@@ -47,6 +47,9 @@ class ProgressLoop {
   // been notified.
   void finish(Operation& operation, Status result) noexcept;
 
+  // Records how many TCP segments were sent again. Call it before the connections are closed, when no thread drives.
+  void record_retransmissions() noexcept;
+
   CollectiveTasks& tasks() { return tasks_; }
   const CollectiveTasks& tasks() const { return tasks_; }
   ReceiverLiveness& receivers() { return receivers_; }

@@ -99,7 +99,7 @@ Recorder::Recorder(std::shared_ptr<RecordingFolder> folder, std::unique_ptr<Mapp
       mask_(options.capacity - 1),
       device_records_(records_ + options.capacity),
       device_mask_(device_capacity_of(options.capacity) - 1),
-      peer_waits_(reinterpret_cast<recording::PeerWait*>(device_records_ + device_mask_ + 1), options.ranks),
+      peer_totals_(reinterpret_cast<recording::PeerTotals*>(device_records_ + device_mask_ + 1), options.ranks),
       ticks_(recording::has_cpu_counter() ? recording::Ticks::kCpuCounter : recording::Ticks::kSteadyNs),
       process_(getpid()) {}
 
@@ -188,12 +188,12 @@ void Recorder::failed(const Error& error, std::uint64_t sequence) {
 void Recorder::add_to_waits(const Wait& wait, std::int64_t waited_ns) {
   const auto ns = static_cast<std::uint64_t>(std::clamp(waited_ns, std::int64_t{0}, kMostWaitStepNs));
   for (const std::uint32_t peer : wait.waited) {
-    TUTTI_ASSERT(peer < peer_waits_.size());
-    add_to(peer_waits_[peer].waited_ns, ns);
+    TUTTI_ASSERT(peer < peer_totals_.size());
+    add_to(peer_totals_[peer].waited_ns, ns);
   }
   for (const std::uint32_t peer : wait.absent) {
-    TUTTI_ASSERT(peer < peer_waits_.size());
-    add_to(peer_waits_[peer].absent_ns, ns);
+    TUTTI_ASSERT(peer < peer_totals_.size());
+    add_to(peer_totals_[peer].absent_ns, ns);
   }
 }
 

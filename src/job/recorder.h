@@ -97,6 +97,10 @@ class Recorder {
     std::string_view text;
   };
   void waits(const Wait& wait, std::int64_t now_ns);
+  // Records the number of TCP segments that were sent again to `peer` so far.
+  void retransmissions(std::uint32_t peer, std::uint64_t segments) {
+    peer_totals_[peer].retransmissions_plus_1.store(segments + 1, std::memory_order_relaxed);
+  }
   // Call this when an operation has progressed. The next call of waits() then records a new start time.
   void moved() { waiting_serial_ = ~std::uint64_t{0}; }
 
@@ -149,7 +153,7 @@ class Recorder {
   const std::uint64_t mask_;
   recording::Record* const device_records_;
   const std::uint64_t device_mask_;
-  const std::span<recording::PeerWait> peer_waits_;  // by rank
+  const std::span<recording::PeerTotals> peer_totals_;  // by rank
   const recording::Ticks ticks_;
   const std::int32_t process_;
   std::uint64_t next_ = 0;  // the last serial number that was used

@@ -397,6 +397,45 @@ a_rank_killed_elsewhere_is_named_by_all() {
   done
 }
 
+# sent_again_by RANK: prints how many segments the kernel has sent again on the TCP connections of the rank.
+sent_again_by() {
+  ip netns exec "${names[$(($1 > 0))]}" ss -HtinpO | grep "pid=${pids[$1]}," |
+    sed -nE 's|.*retrans:[0-9]+/([0-9]+).*|\1|p' | awk '{sum += $1} END {print sum + 0}'
+}
+
+# metric_of RANK: prints the same number from the metrics of the rank's recording.
+metric_of() {
+  "$tutti" metrics | awk -v rank=",rank=\"$1\"," \
+    '/^tutti_tcp_retransmitted_segments_total/ && index($0, rank) {sum += $NF; ++n} END {print n ? sum : "none"}'
+}
+
+# Machine 1 is disconnected from the switch for a while, so that all packets are lost. Rank 0 uses only TCP. Ranks 1 and
+# 2 also use shared memory. TUTTI_CHECKSUM adds the third kind of transport that passes the numbers on.
+segments_that_were_sent_again_are_in_the_metrics() {
+  command -v ss >/dev/null || { echo 'skipped: ss is not installed' && exit 77; }
+  export TUTTI_RECORD_DIR=$here/records
+  variables+=(TUTTI_CHECKSUM=1)
+  start '0 1 1' "$rank_program" loop ring 1
+  wait_for_loop
+  local before=("$(sent_again_by 0)" "$(sent_again_by 1)") metrics
+  has_lines() { [ "$(metric_of 0)" != none ] && [ "$(metric_of 1)" != none ]; }
+  wait_until has_lines || fail 'the metrics have no lines before the loss'
+  echo "before the loss: ${before[*]} segments in the kernels, in the metrics $(metric_of 0) $(metric_of 1)"
+  ip link set cable1 nomaster
+  sent_again() { [ "$(sent_again_by 0)" -gt "${before[0]}" ] && [ "$(sent_again_by 1)" -gt "${before[1]}" ]; }
+  wait_until sent_again || fail 'the kernels have sent nothing again'
+  ip link set cable1 master switch
+  kill -STOP "${pids[2]}" # the other ranks wait for it and send nothing, so that their numbers do not change any more
+  equal() { [ "$(metric_of 0)" = "$(sent_again_by 0)" ] && [ "$(metric_of 1)" = "$(sent_again_by 1)" ]; }
+  wait_until equal || fail "metrics $(metric_of 0) $(metric_of 1), kernels $(sent_again_by 0) $(sent_again_by 1)"
+  metrics="$(metric_of 0) $(metric_of 1)"
+  echo "after the loss: $metrics segments, in the metrics and in the kernels"
+  "$tutti" metrics | grep 'retransmitted_segments.*rank="1",peer="2"' && fail 'there is a number for shared memory'
+  kill -KILL "${pids[@]}"
+  join
+  [ "$(metric_of 0) $(metric_of 1)" = "$metrics" ] || fail 'the recordings of the killed ranks have other numbers'
+}
+
 perf_over_two_machines() {
   start '0 0 1 1' "$tutti" perf all_reduce -b 8 -e 1M -f 64 -n 5 -w 1
   join

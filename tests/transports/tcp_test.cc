@@ -240,6 +240,26 @@ TEST(TcpSend, HoldsSmallMessagesUntilFlush) {
   EXPECT_EQ(receive->arrival(call(1)), Arrival::kNothing);
 }
 
+// machines_test.sh compares the numbers with those of the kernel while segments are lost.
+TEST(TcpRetransmissions, AreCountedForPeersToWhichThereWasAConnection) {
+  TestJob job(3);
+  auto send = job.send(0, 1);
+  auto receive = job.receive(0, 1);
+  const std::uint64_t value = 42;
+  send->send_from(reinterpret_cast<const std::byte*>(&value), sizeof(value), call(1));
+  EXPECT_TRUE(job.flushed(0));
+  ASSERT_EQ(await(*receive, call(1)), Arrival::kMessage);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    const auto counts = job.ranks[rank]->count_retransmissions();
+    ASSERT_EQ(counts.size(), 3U);
+    EXPECT_TRUE(counts[1 - rank].has_value());
+    EXPECT_FALSE(counts[rank].has_value());
+    EXPECT_FALSE(counts[2].has_value());
+  }
+  job.ranks[0]->announce_leave();
+  EXPECT_TRUE(job.ranks[0]->count_retransmissions()[1].has_value()) << "a closed connection counts, too";
+}
+
 TEST(TcpWindows, ArePlainMemory) {
   TestJob job;
   auto window = job.ranks[0]->allocate_window(10000).value();

@@ -34,6 +34,8 @@ constexpr MetricFamily kWaits{"tutti_wait_seconds", MetricType::kCounter, "secon
                               "Time in which a call made no progress and waited for the peer."};
 constexpr MetricFamily kAbsence{"tutti_absent_seconds", MetricType::kCounter, "seconds",
                                 "Time in which a call made no progress and the peer had not entered it."};
+constexpr MetricFamily kRetransmissions{"tutti_tcp_retransmitted_segments", MetricType::kCounter, "",
+                                        "TCP segments that the kernel has sent again to the peer."};
 constexpr MetricFamily kAge{"tutti_call_age_seconds", MetricType::kGauge, "seconds",
                             "Time since the oldest running call has begun. 0 if no call runs."};
 constexpr MetricFamily kLastCall{"tutti_last_call_timestamp_seconds", MetricType::kGauge, "seconds",
@@ -164,12 +166,23 @@ void add_errors(MetricsText& text, std::span<const Recording> recordings) {
 }
 
 void add_waits(MetricsText& text, std::span<const Recording> recordings, const MetricFamily& family,
-               std::uint64_t RecordedPeerWait::*ns) {
+               std::uint64_t RecordedPeerTotals::*ns) {
   text.begin(family);
   for (const Recording& one : recordings) {
-    for (std::size_t peer = 0; peer < one.peer_waits.size(); ++peer) {
-      const std::uint64_t waited_ns = one.peer_waits[peer].*ns;
+    for (std::size_t peer = 0; peer < one.peer_totals.size(); ++peer) {
+      const std::uint64_t waited_ns = one.peer_totals[peer].*ns;
       if (waited_ns > 0) text.sample(one, {{"peer", std::to_string(peer)}}, seconds(waited_ns));
+    }
+  }
+}
+
+void add_retransmissions(MetricsText& text, std::span<const Recording> recordings) {
+  text.begin(kRetransmissions);
+  for (const Recording& one : recordings) {
+    for (std::size_t peer = 0; peer < one.peer_totals.size(); ++peer) {
+      // Also 0, as in add_errors().
+      const std::optional<std::uint64_t> segments = one.peer_totals[peer].retransmissions;
+      if (segments) text.sample(one, {{"peer", std::to_string(peer)}}, *segments);
     }
   }
 }
@@ -203,8 +216,9 @@ std::string metrics_text(std::span<const Recording> recordings, std::size_t unre
   add_ranks(text, recordings);
   add_calls(text, recordings);
   add_errors(text, recordings);
-  add_waits(text, recordings, kWaits, &RecordedPeerWait::waited_ns);
-  add_waits(text, recordings, kAbsence, &RecordedPeerWait::absent_ns);
+  add_waits(text, recordings, kWaits, &RecordedPeerTotals::waited_ns);
+  add_waits(text, recordings, kAbsence, &RecordedPeerTotals::absent_ns);
+  add_retransmissions(text, recordings);
   add_times(text, recordings, now_ns);
   text.begin(kRecordings);
   text.sample(recordings.size());

@@ -217,16 +217,18 @@ RecordedTotals parse_totals(std::span<const std::byte> file) {
   return totals;
 }
 
-std::vector<RecordedPeerWait> parse_peer_waits(std::span<const std::byte> file, std::size_t offset,
-                                               std::uint32_t ranks) {
-  using recording::PeerWait;
-  std::vector<RecordedPeerWait> waits(ranks);
-  for (std::size_t i = 0; i < waits.size(); ++i) {
-    const std::size_t at = offset + i * sizeof(PeerWait);
-    waits[i] = {.waited_ns = word_at(file, at + offsetof(PeerWait, waited_ns)),
-                .absent_ns = word_at(file, at + offsetof(PeerWait, absent_ns))};
+std::vector<RecordedPeerTotals> parse_peer_totals(std::span<const std::byte> file, std::size_t offset,
+                                                  std::uint32_t ranks) {
+  using recording::PeerTotals;
+  std::vector<RecordedPeerTotals> totals(ranks);
+  for (std::size_t i = 0; i < totals.size(); ++i) {
+    const std::size_t at = offset + i * sizeof(PeerTotals);
+    totals[i] = {.waited_ns = word_at(file, at + offsetof(PeerTotals, waited_ns)),
+                 .absent_ns = word_at(file, at + offsetof(PeerTotals, absent_ns))};
+    const std::uint64_t plus_1 = word_at(file, at + offsetof(PeerTotals, retransmissions_plus_1));
+    if (plus_1 != 0) totals[i].retransmissions = plus_1 - 1;
   }
-  return waits;
+  return totals;
 }
 
 // Returns the state, according to /proc, of the process that wrote the file. Returns kUnknown if it was a process of
@@ -346,7 +348,7 @@ Result<Recording> parse_recording(std::span<const std::byte> first, std::span<co
   read.first_failure = parse_failure(first, second, offsetof(Header, first_failure), times);
   read.last_failure = parse_failure(first, second, offsetof(Header, last_failure), times);
   read.totals = parse_totals(second);
-  read.peer_waits = parse_peer_waits(second, recording::peer_waits_offset(capacity, device_capacity), ranks);
+  read.peer_totals = parse_peer_totals(second, recording::peer_totals_offset(capacity, device_capacity), ranks);
   read.process = process_state(second);
   return read;
 }

@@ -73,10 +73,12 @@ struct RecordedTotals {
   std::array<std::uint64_t, recording::kTotalCodes> errors{};  // by ErrorCode
 };
 
-// How long the rank has waited for one peer (recording::PeerWait).
-struct RecordedPeerWait {
+// What the rank has counted about one peer (recording::PeerTotals).
+struct RecordedPeerTotals {
   std::uint64_t waited_ns = 0;
   std::uint64_t absent_ns = 0;
+  // TCP segments that were sent again to the peer; empty: the rank had no TCP connection to it.
+  std::optional<std::uint64_t> retransmissions{};
 };
 
 // The state of a process. kUnknown: the process is on another machine, or of another boot or process namespace, or that
@@ -111,7 +113,7 @@ struct Recording {
   std::optional<RecordedFailure> first_failure{};
   std::optional<RecordedFailure> last_failure{};
   RecordedTotals totals;
-  std::vector<RecordedPeerWait> peer_waits;  // by rank of the communicator
+  std::vector<RecordedPeerTotals> peer_totals;  // by rank of the communicator
   // Whether the file was written since this machine has started, perhaps by a process in another process namespace.
   bool of_this_machine = false;
   ProcessState process = ProcessState::kUnknown;

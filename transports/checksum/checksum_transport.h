@@ -72,6 +72,9 @@ class ChecksumTransport final : public Transport {
   std::string peer_path(std::uint32_t peer) override { return inner_->peer_path(peer); }
   std::string peer_trouble(std::uint32_t peer) override { return inner_->peer_trouble(peer); }
   std::string peer_loss(std::uint32_t peer) override { return inner_->peer_loss(peer); }
+  std::span<const std::optional<std::uint64_t>> count_retransmissions() override {
+    return inner_->count_retransmissions();
+  }
   void announce_leave() override { inner_->announce_leave(); }
   void announce_abort() override { inner_->announce_abort(); }
 

@@ -68,6 +68,10 @@ class MixedTransport final : public Transport {
   std::string peer_loss(std::uint32_t peer) override {
     return options_.local_index[peer] < 0 ? remote_->peer_loss(peer) : std::string();
   }
+  // The remote transport identifies its peers by rank.
+  std::span<const std::optional<std::uint64_t>> count_retransmissions() override {
+    return remote_->count_retransmissions();
+  }
   void announce_leave() override;
   void announce_abort() override;
 

@@ -66,6 +66,10 @@ class OffloadTransport final : public Transport {
   void pump() override;
   bool flush() override;
   std::string troubles() override;
+  // Of the connections for the handshake and for status boards, and of all connections to other peers.
+  std::span<const std::optional<std::uint64_t>> count_retransmissions() override {
+    return tcp_->count_retransmissions();
+  }
   void announce_leave() override;
   void announce_abort() override { tcp_->announce_abort(); }
 

@@ -276,6 +276,13 @@ std::int64_t StatePusher::leave_limit_ns() const {
   return endpoint_.encrypts() ? kEncryptedFlushLimitNs : kFlushLimitNs;
 }
 
+void StatePusher::count_retransmissions(std::span<std::optional<std::uint64_t>> totals) {
+  const std::scoped_lock lock(mutex_);
+  for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
+    connections_[peer].socket.count_retransmissions(totals[peer]);
+  }
+}
+
 std::vector<StatePusher::PeerEvent> StatePusher::take_events() {
   std::vector<PeerEvent> found;
   const std::scoped_lock lock(mutex_);

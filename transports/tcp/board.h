@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,6 +51,9 @@ class StatePusher {
   void push_if_late();
   void push_now();  // sends the state of the current call, unless it was already sent; no effect between calls
   bool flush();     // sends queued bytes; returns true if none are left, even if some connections could not be opened
+  // Adds to `totals`, by rank, the segments that the kernel has sent again on the control connections since the last
+  // call.
+  void count_retransmissions(std::span<std::optional<std::uint64_t>> totals);
   std::vector<PeerEvent> take_events();  // the events since the last call
   StateRecord record() const;
   // Why the last attempt to open the connection to some peer failed. Empty if it failed for no peer, or if bytes were

@@ -43,7 +43,8 @@ TcpLinks::TcpLinks(const TcpTransportOptions& options, std::shared_ptr<TcpEndpoi
       options_(options),
       clock_(options.clock != nullptr ? *options.clock : system_clock_),
       endpoint_(std::move(endpoint)),
-      peers_(options.ranks) {}
+      peers_(options.ranks),
+      retransmissions_(options.ranks) {}
 
 Result<std::shared_ptr<TcpLinks>> TcpLinks::create(const TcpTransportOptions& options,
                                                    std::shared_ptr<TcpEndpoint> endpoint,
@@ -369,6 +370,22 @@ std::string TcpLinks::troubles() {
     if (!peer.close_received) add(peer.trouble);
   }
   return text;
+}
+
+// Connections that no receiving connection has claimed yet are not counted: nothing is sent on them.
+std::span<const std::optional<std::uint64_t>> TcpLinks::count_retransmissions() {
+  if (!own_process()) return {};  // in a forked child, other files may have the descriptors of the sockets
+  for (const TcpLink* link : links_) {
+    for (LaneSocket* socket : link->sockets()) {
+      if (socket != nullptr) socket->socket.count_retransmissions(retransmissions_[link->peer()]);
+    }
+  }
+  for (const Orphan& orphan : orphans_) orphan.socket->socket.count_retransmissions(retransmissions_[orphan.peer]);
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    peers_[peer].board.socket().count_retransmissions(retransmissions_[peer]);
+  }
+  pusher_->count_retransmissions(retransmissions_);
+  return retransmissions_;
 }
 
 bool TcpLinks::send_close_to_orphans(const FrameHeader& close_frame) {

@@ -12,10 +12,12 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,8 @@ class TcpLink {
   virtual bool push() { return true; }
   // Sends the close frame if that is possible. Returns false if it must be tried again later.
   virtual bool send_close(const FrameHeader& close_frame) = 0;
+  // The sockets of the connection, null if there are none. Two connections of one lane can share a socket.
+  virtual std::array<LaneSocket*, 2> sockets() const = 0;
   // Closes the connection after the close frame. Nothing is sent or received afterwards.
   virtual void end() = 0;
 
@@ -163,6 +167,8 @@ class TcpLinks {
   // True while a PeerProbe examines whether the process of the peer has exited, because connections to the peer have
   // ended or were not accepted.
   bool is_probing(std::uint32_t peer) const;
+  // See Transport::count_retransmissions().
+  std::span<const std::optional<std::uint64_t>> count_retransmissions();
   void send_close();
 
  private:
@@ -227,6 +233,7 @@ class TcpLinks {
   std::vector<TcpLink*> dirty_;
   bool unsent_ = false;  // a link of dirty_ has queued data that no flush() has tried to send
   std::vector<Orphan> orphans_;
+  std::vector<std::optional<std::uint64_t>> retransmissions_;  // result of the last count_retransmissions()
   std::int64_t pumped_ns_ = 0;
 };
 

@@ -13,6 +13,7 @@
 // TcpLink, and the others are the steps by which one message is read from one of two sockets.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -42,6 +43,7 @@ class TcpReceiveConnection final : public ReceiveConnection, public TcpLink {
   Unread unread() const override;
   bool missing() const override { return active_.socket == nullptr && !ended_; }
   bool send_close(const FrameHeader& close_frame) override;
+  std::array<LaneSocket*, 2> sockets() const override { return {active_.socket.get(), inactive_.socket.get()}; }
   void end() override;
 
  private:

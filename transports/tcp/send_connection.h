@@ -74,6 +74,7 @@ class TcpSendConnection final : public SendConnection, public TcpLink {
   void look() override;
   bool push() override;
   bool send_close(const FrameHeader& close_frame) override;
+  std::array<LaneSocket*, 2> sockets() const override { return {own_.get(), borrowed_.get()}; }
   void end() override;
 
   std::shared_ptr<TcpLinks> links_;  // shared with the transport, which may be destroyed first

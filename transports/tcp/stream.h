@@ -14,7 +14,9 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -79,6 +81,10 @@ class TcpStream {
   bool over() const { return encryption_ != nullptr && (encryption_->end.ended || encryption_->tls->over()); }
   short wait_events() const;  // the events for which a caller of poll() must wait until more can be sent
 
+  // If the stream is open, adds to `total` (empty: 0) the number of segments that the kernel has sent again since the
+  // last call.
+  void count_retransmissions(std::optional<std::uint64_t>& total);
+
   // Returns how a connection on which messages can arrive has ended: kNothing while it is open, kClose or kRefused if
   // the last bytes that arrived are such a frame, and otherwise kEnded. The data can still be read afterwards.
   // `stashed`: data that the caller has already read but not processed. When the connection has ended, the function
@@ -105,8 +111,9 @@ class TcpStream {
   void read_ahead();
 
   Socket socket_;
-  std::unique_ptr<Encryption> encryption_;  // null: in clear
-  std::size_t close_frame_sent_ = 0;        // number of bytes of the close frame that were sent
+  std::unique_ptr<Encryption> encryption_;     // null: in clear
+  std::size_t close_frame_sent_ = 0;           // number of bytes of the close frame that were sent
+  std::uint32_t counted_retransmissions_ = 0;  // the number that the last count_retransmissions() has seen
 };
 
 // Returns the proof that follows a close frame in clear, on a connection with this key.

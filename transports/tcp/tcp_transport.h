@@ -49,6 +49,9 @@ class TcpTransport final : public Transport {
   void announce_leave() override { links_->send_close(); }
   void announce_abort() override { links_->pusher().abort(); }
 
+  std::span<const std::optional<std::uint64_t>> count_retransmissions() override {
+    return links_->count_retransmissions();
+  }
   std::string troubles() override { return links_->troubles(); }
   std::string peer_trouble(std::uint32_t peer) override { return links_->tampering(peer); }
   std::string peer_loss(std::uint32_t peer) override { return links_->loss(peer); }

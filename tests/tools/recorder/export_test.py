@@ -325,6 +325,7 @@ def metrics_are_what_the_job_did(job):
         assert counted == expected, (rank, counted)
         assert set(values(samples["tutti_errors_total"], rank).values()) == {0}
         assert values(samples["tutti_rank_state"], rank)["ended"] == 1
+    assert not samples["tutti_tcp_retransmitted_segments_total"], "the ranks have no TCP connections"
     ranks = [dict(labels) for labels in samples["tutti_rank_info"]]
     assert {one["program"] for one in ranks} == {"exported_job"} and {one["transport"] for one in ranks} == {"shm"}
     assert samples["tutti_recordings"] == {frozenset(): 4}, samples["tutti_recordings"]
@@ -332,6 +333,17 @@ def metrics_are_what_the_job_did(job):
     assert job.metrics("--job", "00000000")["tutti_recordings"] == {frozenset(): 0}
     files = [path for path in (job.folder / "records").iterdir() if "-r0-" in path.name]
     assert job.metrics(*files)["tutti_recordings"] == {frozenset(): len(files)}
+
+
+# tests/machines compares the numbers with those of the kernel while segments are lost.
+def over_tcp_there_are_counts_of_segments_that_were_sent_again(job):
+    status, output = job.run("exported_job", "every", TUTTI_TRANSPORT="tcp")
+    assert status == 0, output
+    samples = job.metrics()["tutti_tcp_retransmitted_segments_total"]
+    for rank in RANKS:
+        counts = values(samples, rank)
+        assert counts.keys() == {str(peer) for peer in RANKS if peer != rank}, (rank, counts)
+        assert all(count >= 0 for count in counts.values()), (rank, counts)
 
 
 def a_late_rank_has_the_waits(job):

@@ -27,7 +27,7 @@ std::vector<Recording> one_rank() {
   ranks[0].made_ns = kMetricNowNs - 100 * kMetricSecondNs;
   ranks[0].process = ProcessState::kSleeping;
   ranks[0].of_this_machine = true;
-  ranks[0].peer_waits.resize(2);
+  ranks[0].peer_totals.resize(2);
   return ranks;
 }
 
@@ -40,7 +40,7 @@ TEST(Metrics, AreTheTotalsOfTheRecording) {
   ranks[0].totals.kinds[static_cast<std::size_t>(CollectiveKind::kAllGather)] = {
       .calls = 7, .bytes = 4096, .device_calls = 2};
   ranks[0].totals.errors[static_cast<std::size_t>(ErrorCode::kTimeout)] = 3;
-  ranks[0].peer_waits[0] = {.waited_ns = 1'500'000'000, .absent_ns = 250'000'000};
+  ranks[0].peer_totals[0] = {.waited_ns = 1'500'000'000, .absent_ns = 250'000'000, .retransmissions = 9};
   const std::string text = open_metrics(ranks);
   const std::string labels = R"({job="00000abc",communicator="00000abc",rank="1")";
   for (const std::string& line : {
@@ -51,6 +51,7 @@ TEST(Metrics, AreTheTotalsOfTheRecording) {
            "tutti_errors_total" + labels + R"(,code="aborted"} 0)",
            "tutti_wait_seconds_total" + labels + R"(,peer="0"} 1.5)",
            "tutti_absent_seconds_total" + labels + R"(,peer="0"} 0.25)",
+           "tutti_tcp_retransmitted_segments_total" + labels + R"(,peer="0"} 9)",
            "tutti_rank_state" + labels + R"(,state="alive"} 1)",
            "tutti_rank_state" + labels + R"(,state="dead"} 0)",
            "tutti_call_age_seconds" + labels + "} 0",

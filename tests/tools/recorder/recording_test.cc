@@ -204,13 +204,24 @@ TEST(Recording, WaitsForAPeerAreSummed) {
   sample(4, 2501);
   sample(4, 900'000);  // this rank was stopped; at most one second counts
   const Recording read = folder.only();
-  ASSERT_EQ(read.peer_waits.size(), 4U);
+  ASSERT_EQ(read.peer_totals.size(), 4U);
   constexpr std::uint64_t kSumNs = (100 + 60 + 1 + 1000) * kMs;
-  EXPECT_EQ(read.peer_waits[1].waited_ns, kSumNs);
-  EXPECT_EQ(read.peer_waits[2].waited_ns, kSumNs);
-  EXPECT_EQ(read.peer_waits[2].absent_ns, kSumNs);
-  EXPECT_EQ(read.peer_waits[1].absent_ns, 0U);
-  EXPECT_EQ(read.peer_waits[0].waited_ns + read.peer_waits[3].waited_ns, 0U);
+  EXPECT_EQ(read.peer_totals[1].waited_ns, kSumNs);
+  EXPECT_EQ(read.peer_totals[2].waited_ns, kSumNs);
+  EXPECT_EQ(read.peer_totals[2].absent_ns, kSumNs);
+  EXPECT_EQ(read.peer_totals[1].absent_ns, 0U);
+  EXPECT_EQ(read.peer_totals[0].waited_ns + read.peer_totals[3].waited_ns, 0U);
+}
+
+TEST(Recording, HasTheSegmentsThatWereSentAgainToEachPeer) {
+  const Folder folder;
+  const auto recorder = recorder_in(folder);
+  recorder->retransmissions(1, 0);
+  recorder->retransmissions(2, 7);
+  const std::vector<RecordedPeerTotals> totals = folder.only().peer_totals;
+  EXPECT_EQ(totals.at(0).retransmissions, std::nullopt);
+  EXPECT_EQ(totals.at(1).retransmissions, 0U);
+  EXPECT_EQ(totals.at(2).retransmissions, 7U);
 }
 
 TEST(Recording, OfTwoOfOneRankTheNewerOneIsKept) {
@@ -467,8 +478,12 @@ TEST(Recording, WhatIsNoneIsToldSo) {
   EXPECT_FALSE(read_recording(folder.path() + "/none").ok());
   const std::unique_ptr<Recorder> recorder = recorder_in(folder);  // it removes its file at the end
   std::vector<std::string> troubles;
-  EXPECT_EQ(read_recordings({folder.path(), "/nonexistent"}, troubles).size(), 1U);
+  const std::vector<Recording> recordings = read_recordings({folder.path(), "/nonexistent"}, troubles);
+  ASSERT_EQ(recordings.size(), 1U);
   EXPECT_EQ(troubles.size(), 1U);
+  std::vector<std::byte> older = bytes_of_file(recordings.front().path);
+  older.at(offsetof(recording::Header, version)) = std::byte{recording::kVersion - 1};
+  EXPECT_NE(parse_recording(older, older, {}).error().message.find("has version"), std::string::npos);
 }
 
 }  // namespace
