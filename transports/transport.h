@@ -221,7 +221,7 @@ struct CallFailure {
 enum class PeerLife : std::uint8_t {
   kLive,     // Nothing proves yet that another state applies; PeerStatus::ended and cut are first signs of that.
   kLeft,     // It makes no more calls: its communicator was finalized or destroyed.
-  kAborted,  // abort() was called on it, or a failure of its own has ended its communicator.
+  kAborted,  // abort() was called on it, or a failure has ended its communicator.
   // Its process ended without a close notification, or its connections did, although its process may still run.
   // If the process may still run, peer_loss() describes how the connections ended.
   kLost,

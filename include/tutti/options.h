@@ -77,7 +77,7 @@ struct CommunicatorOptions {
   // Unless this is kNone, the blocking collectives of several threads run one after the other. If the communicator
   // breaks during one of them, uniform or not, this call does not return before all ranks have agreed on the outcome of
   // the last uniform call. So it waits until every other rank makes a blocking collective, which fails, too, or calls
-  // agree() or shrink(): at most 4 set-up timeouts, even after abort(). After that the communicator refuses collectives
+  // agree() or shrink(): at most 4 set-up timeouts, even after abort(). After that the communicator refuses all calls
   // on all of these ranks; call shrink() to continue. If live ranks cannot communicate for that long, the outcomes may
   // differ. agree() and shrink() wait for a call in progress. Unset: TUTTI_UNIFORM, then kNone.
   std::optional<UniformCalls> uniform;

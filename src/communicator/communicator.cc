@@ -194,7 +194,10 @@ Status CommunicatorImpl::run_plain(const CollectiveCall& call, const CallOptions
   if (is_exchange(call)) return run_operation(operations_.prepare(call, options), lock);
   CheckedCall checked;
   TUTTI_TRY(check_call(checked, call, options, membership_.caller()));
-  if (purpose != CallPurpose::kApplication) checked.call.tag.digest = static_cast<std::uint32_t>(purpose);
+  if (purpose != CallPurpose::kApplication) {
+    TUTTI_ASSERT(checked.call.tag.digest == 0);
+    checked.call.tag.digest = static_cast<std::uint32_t>(purpose);
+  }
   if (auto status = operations_.run_short(checked, options, lock)) return *std::move(status);
   return run_operation(operations_.prepare_collective(std::move(checked), options), lock);
 }

@@ -110,7 +110,11 @@ Result<std::shared_ptr<Operation>> OperationBuilder::prepare_collective(CheckedC
   const std::uint64_t bytes = checked.call.tag.count / (variable ? membership_.ranks : 1) * checked.call.element_bytes;
   const bool in_rank_order = options.reduction.combine != nullptr && !options.reduction.commutative;
   if (auto broken = engine_.broken()) return *broken;
-  const PlanTable::ChosenPlan* chosen = plans_.find_user_plan(checked.collective, bytes, options.algorithm, variable);
+  // Calls that Tutti makes for itself do not use plans of the program.
+  const PlanTable::ChosenPlan* chosen =
+      purpose_of(checked.call.tag) == CallPurpose::kApplication
+          ? plans_.find_user_plan(checked.collective, bytes, options.algorithm, variable)
+          : nullptr;
   if (chosen == nullptr && options.algorithm == Algorithm::kUser) {
     return invalid_argument(fmt::format("no plan was given for {} with this root: call use_plan() first",
                                         to_string(checked.collective.kind)));

@@ -78,6 +78,11 @@ void Engine::fail(const Error& error) noexcept {
   state_.queue.note_change();  // makes the driver end its run, so that the next run sees the error
 }
 
+void Engine::announce_failure() noexcept {
+  const std::scoped_lock lock(state_.mutex);
+  if (!has_left_) state_.failure.announce_abort();
+}
+
 void Engine::end_all() noexcept {
   std::unique_lock lock(state_.mutex);
   while (!state_.idle()) {
@@ -107,6 +112,7 @@ Status Engine::finalize() {
         // others from starting to drive.
         loop_.record_retransmissions();
         context_.transport.announce_leave();
+        has_left_ = true;
         return {};
       }
       last = state_.queue.last();

@@ -98,8 +98,8 @@ class Engine {
   void fail(const Error& error) noexcept;
   // Call this if the communicator is broken, but this object will exist for some time. Notifies the peers that this
   // rank makes no more calls, because a peer in a receive from this rank would wait until its timeout. No effect if
-  // they have been notified. Any thread may call this.
-  void announce_failure() noexcept { state_.failure.announce_abort(); }
+  // they have been notified, or after finalize(). Any thread may call this.
+  void announce_failure() noexcept;
   // Call this after fail(). Waits until all operations in progress have ended, normally with the error that broke the
   // communicator, so that the engine no longer uses the callers' buffers.
   void end_all() noexcept;
@@ -125,6 +125,7 @@ class Engine {
   ShortCalls short_calls_;
   ImmediateProbe probe_;
   ProgressThread progress_thread_;
+  bool has_left_ = false;  // finalize() has notified the peers; guarded by the mutex of state_
 };
 
 }  // namespace tutti

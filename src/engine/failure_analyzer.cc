@@ -137,10 +137,13 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
   };
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
-    if (const auto reason = reason_for_leaving(peer, transport_.peer_status(peer))) {
-      return because(reason->code, reason->culprit,
-                     fmt::format("makes no more calls, because its last one failed ({}, to blame: rank {})",
-                                 to_string(reason->code), reason->culprit));
+    // The last call of `peer` shows why it has aborted, or why its communicator is broken.
+    const auto last = failure_of(peer, transport_.peer_status(peer).left);
+    if (last && last->code != ErrorCode::kMismatch && last->culprit >= 0 && last->culprit != culprit) {
+      const bool by_this_rank = last->culprit == static_cast<std::int32_t>(rank_);
+      return because(last->code, by_this_rank ? culprit : last->culprit,
+                     fmt::format("makes no more calls, because its last one failed ({}, to blame: {}rank {})",
+                                 to_string(last->code), by_this_rank ? "this " : "", last->culprit));
     }
     return because(ErrorCode::kAborted, culprit, "called abort(), or its communicator is broken: see its error");
   }

@@ -75,7 +75,8 @@ void OperationRecorder::record_end(Operation& operation, const Status& result) {
     if (operation.recorded != 0) context_.recorder->end(operation.recorded, context_.recorder->now());
     return;
   }
-  record_retransmissions();  // they may be the reason for the failure
+  // They may be the reason for the failure.
+  sample_retransmissions(context_.environment.clock->now_ns(), kLeastBetweenSamplesNs);
   const std::uint64_t sequence = operation.plan == nullptr ? 0 : operation.call.tag.sequence;
   if (operation.recorded == 0 && operation.plan != nullptr) begin_collective(operation, recording::kNotStarted);
   if (operation.recorded == 0) return context_.recorder->failed(result.error(), sequence);

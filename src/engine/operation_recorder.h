@@ -44,17 +44,19 @@ class OperationRecorder {
   void wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
     if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_wait(active, now_ns);
   }
-  // Records the numbers of TCP segments that were sent again. sample_retransmissions() does so at most once every
-  // kRetransmissionsEveryNs.
+  // Records the numbers of TCP segments that were sent again. sample_retransmissions() does nothing if its last sample
+  // is less than `every_ns` ago.
   void record_retransmissions();
-  void sample_retransmissions(std::int64_t now_ns) {
-    if (context_.recorder == nullptr || now_ns - last_sample_ns_ < kRetransmissionsEveryNs) return;
+  void sample_retransmissions(std::int64_t now_ns, std::int64_t every_ns = kSampleEveryNs) {
+    if (context_.recorder == nullptr || now_ns - last_sample_ns_ < every_ns) return;
     last_sample_ns_ = now_ns;
     record_retransmissions();
   }
 
  private:
-  static constexpr std::int64_t kRetransmissionsEveryNs = 1'000'000'000;
+  // Between two samples of sample_retransmissions(): while calls run, and if calls fail. Many can fail at once.
+  static constexpr std::int64_t kSampleEveryNs = 1'000'000'000;
+  static constexpr std::int64_t kLeastBetweenSamplesNs = 10'000'000;
 
   void begin_collective(Operation& operation, std::uint8_t flags);
   void record_begin(Operation& operation);
@@ -63,7 +65,7 @@ class OperationRecorder {
 
   const EngineContext& context_;
   const CollectiveTasks& tasks_;
-  std::int64_t last_sample_ns_ = 0;  // time of the last sample_retransmissions() that has recorded
+  std::int64_t last_sample_ns_ = 0;  // time of the last sample
 };
 
 }  // namespace tutti

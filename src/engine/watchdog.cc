@@ -56,8 +56,8 @@ EndedOperation Watchdog::check(std::span<const std::shared_ptr<Operation>> activ
   }
   if (!late && now_ns - last_look_ns_ < kLookEveryNs) return {};
   last_look_ns_ = now_ns;
+  recorder_.sample_retransmissions(now_ns);  // before pump(), which may close connections
   context_.transport.pump();
-  recorder_.sample_retransmissions(now_ns);  // here, because pump() makes system calls for each connection, too
   for (const std::shared_ptr<Operation>& operation : active) {
     auto error = operation->started ? staged_.ask_guard(*operation) : staged_.find_lost_stream(*operation);
     if (!error && operation->started) error = look_at(*operation, now_ns);

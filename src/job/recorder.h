@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/assert.h"
 #include "base/call_tag.h"
 #include "base/recording.h"
 #include "job/recording_folder.h"
@@ -99,6 +100,7 @@ class Recorder {
   void waits(const Wait& wait, std::int64_t now_ns);
   // Records the number of TCP segments that were sent again to `peer` so far.
   void retransmissions(std::uint32_t peer, std::uint64_t segments) {
+    TUTTI_ASSERT(peer < peer_totals_.size());
     peer_totals_[peer].retransmissions_plus_1.store(segments + 1, std::memory_order_relaxed);
   }
   // Call this when an operation has progressed. The next call of waits() then records a new start time.

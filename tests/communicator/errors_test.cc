@@ -1,5 +1,6 @@
 // Tests errors of invalid arguments, and of ranks that disagree, are absent, abort or leave. Each call must fail
 // with an error that names the culprit, no rank may hang, and the communicator must stay usable if this is promised.
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -328,6 +329,45 @@ TEST(Abort, EndsTheCallHereAndOnPeersAndNamesTheCaller) {
     EXPECT_FALSE(rank.all_reduce(data.data(), data.data(), 100, DataType::kFloat32, ReduceOp::kSum).ok());
   });
   killer.join();
+}
+
+// Rank 0 waits in vain for a rank, and then aborts. Rank 1 is in a receive from rank 0, and its error must name the
+// rank that was missing. If that is rank 1 itself, it names rank 0.
+TEST(Abort, NamesTheRankForWhichThePeerHadWaited) {
+  for (const std::int32_t missing : {1, 2}) {
+    for (const char* transport : {"shm", "tcp"}) {
+      CommunicatorOptions options;
+      options.transport = transport;
+      options.timeout = patience();
+      auto made = Communicator::create_all(3, options);
+      ASSERT_TRUE(made.ok());
+      on_every_rank(*made, [&](Communicator& rank) {
+        SCOPED_TRACE(fmt::format("{}, rank {} is missing", transport, missing));
+        EXPECT_TRUE(sum_is_right(rank, 100));
+        std::vector<float> data(30);
+        CallOptions direct = with(Algorithm::kDirect);
+        const auto gather = [&](const CallOptions& how) {
+          return rank.gather(data.data() + 10 * rank.rank(), data.data(), 10, DataType::kFloat32, 0, how);
+        };
+        if (rank.rank() > 0) {
+          EXPECT_TRUE(rank.rank() == missing || gather(direct).ok());
+        } else {
+          direct.timeout = std::chrono::milliseconds(100);
+          const Status late = gather(direct);
+          ASSERT_FALSE(late.ok());
+          EXPECT_EQ(late.error().rank, missing) << to_string(late.error());
+          rank.abort();
+        }
+        if (rank.rank() == 1) {
+          const Status ended = rank.receive(data.data(), 10, DataType::kFloat32, 0);
+          ASSERT_FALSE(ended.ok());
+          EXPECT_EQ(ended.error().rank, missing == 1 ? 0 : 2) << to_string(ended.error());
+          EXPECT_EQ(ended.error().code, ErrorCode::kTimeout) << to_string(ended.error());
+          EXPECT_GE(ended.error().scope, ErrorScope::kCommunicator);
+        }
+      });
+    }
+  }
 }
 
 TEST(Abort, EndsAsynchronousOperationsToo) {

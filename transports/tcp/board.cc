@@ -181,6 +181,7 @@ void StatePusher::note_failure(std::uint32_t peer, int error) {
 bool StatePusher::try_again(std::uint32_t peer, int error) {
   ControlConnection& connection = connections_[peer];
   if (connection.begun || connection.socket.tls_has_sent() || !is_network_error(error)) return false;
+  connection.socket.count_retransmissions(connection.uncounted_retransmissions);
   connection.socket.close();
   connection.replies = ReplyReader();
   connection.drop_queue();
@@ -279,7 +280,10 @@ std::int64_t StatePusher::leave_limit_ns() const {
 void StatePusher::count_retransmissions(std::span<std::optional<std::uint64_t>> totals) {
   const std::scoped_lock lock(mutex_);
   for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
-    connections_[peer].socket.count_retransmissions(totals[peer]);
+    ControlConnection& connection = connections_[peer];
+    connection.socket.count_retransmissions(connection.uncounted_retransmissions);
+    const auto counted = std::exchange(connection.uncounted_retransmissions, std::nullopt);
+    if (counted) totals[peer] = totals[peer].value_or(0) + *counted;
   }
 }
 

@@ -82,7 +82,10 @@ class StatePusher {
     // flush_with_limit() has waited in vain for as long as leave() may wait for this peer. It does not wait for this
     // peer again before the queue is empty.
     bool slow = false;
-    std::string trouble{};       // why the last failed attempt to connect failed; cleared when bytes are sent
+    std::string trouble{};  // why the last failed attempt to connect failed; cleared when bytes are sent
+    // Segments that were sent again, including those of sockets that try_again() has closed, since the last
+    // StatePusher::count_retransmissions(). Empty: there was no open socket since then.
+    std::optional<std::uint64_t> uncounted_retransmissions{};
     std::optional<Reply> ended;  // the last frame or the end of the connection, until take_events() returns it
 
     void drop_queue() {

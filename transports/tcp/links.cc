@@ -372,7 +372,7 @@ std::string TcpLinks::troubles() {
   return text;
 }
 
-// Connections that no receiving connection has claimed yet are not counted: nothing is sent on them.
+// Connections that no receiving connection has claimed yet are not counted, because no data is sent on them.
 std::span<const std::optional<std::uint64_t>> TcpLinks::count_retransmissions() {
   if (!own_process()) return {};  // in a forked child, other files may have the descriptors of the sockets
   for (const TcpLink* link : links_) {

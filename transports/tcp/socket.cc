@@ -259,11 +259,11 @@ bool remote_has_closed(int fd) {
   return poll(&state, 1, 0) == 1;
 }
 
-std::uint32_t retransmitted_segments(int fd) {
+std::optional<std::uint32_t> retransmitted_segments(int fd) {
   tcp_info info{};
   socklen_t length = sizeof(info);
-  // A kernel that knows fewer fields leaves the rest of them 0.
-  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_total_retrans : 0;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  return info.tcpi_total_retrans;  // 0 if the kernel is too old to have this field
 }
 
 }  // namespace tutti

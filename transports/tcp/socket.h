@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -105,9 +106,9 @@ void discard_unread(int fd);
 // Whether the other end has closed the connection, or the connection has failed. There may still be unread data.
 bool remote_has_closed(int fd);
 
-// The number of segments that the kernel has sent again on this connection so far; 0 if it does not tell. The kernel
-// counts with 32 bits.
-std::uint32_t retransmitted_segments(int fd);
+// The number of segments that the kernel has sent again on this connection so far, modulo 2^32. Empty if the kernel
+// does not report it.
+std::optional<std::uint32_t> retransmitted_segments(int fd);
 
 // PageBytes is uninitialised memory, aligned to 4096 bytes. PageDelete frees it.
 struct PageDelete {

@@ -64,10 +64,10 @@ bool TcpStream::send_close_frame(FrameHeader frame) {
 
 void TcpStream::count_retransmissions(std::optional<std::uint64_t>& total) {
   if (!is_open()) return;
-  const std::uint32_t now = retransmitted_segments(get());
-  // The number is smaller than before only after 2^32 segments, or if the kernel has forgotten it.
-  total = total.value_or(0) + (now > counted_retransmissions_ ? now - counted_retransmissions_ : 0);
-  counted_retransmissions_ = now;
+  const std::optional<std::uint32_t> now = retransmitted_segments(get());
+  if (!now) return;
+  total = total.value_or(0) + static_cast<std::uint32_t>(*now - counted_retransmissions_);
+  counted_retransmissions_ = *now;
 }
 
 short TcpStream::wait_events() const { return ready() || unsent() ? POLLOUT : POLLIN; }

@@ -62,12 +62,6 @@ Status UniformMode::confirm(const Status& own, std::chrono::milliseconds timeout
               "uniform call number {} succeeded on this rank, but failed {}, so it counts as failed on all ranks",
               count_, where)};
     }
-    if (voted.error().code == ErrorCode::kMismatch) {
-      // Another rank has made a call that is not uniform, so it has no vote. The call counts as a uniform call nowhere.
-      --count_;
-      resolved_ = true;
-      return own.ok() ? voted : own;
-    }
     if (own.ok()) failure = voted;
   }
   const auto well = end_calls(failure.error(), own.ok());

@@ -1,8 +1,8 @@
 // UniformMode: makes uniform calls end in the same way on all live ranks, with success or with an error. Depending on
-// CommunicatorOptions::uniform, which also states the limits, either all blocking collectives on host memory are
-// uniform, or only those with CallOptions::uniform. A call with CallOptions::stream, or with a wrong argument of this
-// rank, is not covered. UniformMode owns no threads, and a mutex, which is held during a call and its confirmation.
-// Thread-safe.
+// CommunicatorOptions::uniform, which also states the limits, either all blocking collectives are uniform, or only
+// those with CallOptions::uniform. A call with CallOptions::stream, or with a wrong argument of this rank, is not
+// covered. For a call on device memory the vote only shows whether all ranks have begun it. UniformMode owns no
+// threads, and a mutex, which is held during a call and its confirmation. Thread-safe.
 //
 // After each uniform call the ranks vote on how it went, by a short all-reduce. If the vote fails, or is impossible
 // because the call has broken the communicator, the surviving ranks agree by consensus (settle()) how the call has
@@ -73,8 +73,7 @@ class UniformMode {
   // Runs a uniform call without the vote.
   Status run_without_vote(const CollectiveCall& call, const CallOptions& options);
   // Runs the vote on a call that ended with `own` on this rank and, if the vote fails or is impossible, settle().
-  // Returns the outcome of the call: success or an error, normally the same on all live ranks. If a rank has no vote,
-  // because its call is not uniform, returns kMismatch, and the communicator goes on. `timeout`: that of the
+  // Returns the outcome of the call: success or an error, normally the same on all live ranks. `timeout`: that of the
   // call. The vote waits for the longer of this and the communicator's timeout, because a rank whose call has timed out
   // must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);

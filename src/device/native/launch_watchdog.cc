@@ -32,7 +32,7 @@ constexpr std::chrono::nanoseconds kWarnAfter{kWarnAfterNs};
 constexpr std::chrono::milliseconds kReleasing{1};
 // Largest number of different barrier values in captured calls.
 constexpr std::size_t kMostCapturedBarriers = 4096;
-// PeerLife::kAborted covers both a rank that called abort() and a rank that has lost its device.
+// PeerLife::kAborted covers a rank that called abort(), that has lost its device, or whose communicator is broken.
 constexpr const char* kAborted = "called abort(), or cannot take part any more: see the error of that rank";
 
 // The warning about a call that has waited for kWarnAfter.

@@ -49,7 +49,7 @@ TEST(ChecksumProcesses, ADeathInTheFirstCallEndsItOnAllRanks) {
   std::mt19937 random(11);
   for (const char* transport : {"auto", "tcp"}) {
     int during = 0;  // number of jobs in which the first call failed on a survivor
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 10 || (during < 2 && round < 100); ++round) {
       void* memory = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
       ASSERT_NE(memory, MAP_FAILED);
       Progress& progress = *new (memory) Progress{};
@@ -73,7 +73,7 @@ TEST(ChecksumProcesses, ADeathInTheFirstCallEndsItOnAllRanks) {
       }
       during += progress.successful < kRanks - 1 ? 1 : 0;
     }
-    RecordProperty(fmt::format("during_{}", transport), during);
+    EXPECT_GE(during, 2) << "over " << transport;
   }
 }
 
