@@ -137,13 +137,19 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
   };
   const auto culprit = static_cast<std::int32_t>(peer);
   if (life == PeerLife::kAborted) {
-    // The last call of `peer` shows why it has aborted, or why its communicator is broken.
+    // If the last call of `peer` failed, that is why it has aborted, or why its communicator is broken.
     const auto last = failure_of(peer, transport_.peer_status(peer).left);
-    if (last && last->code != ErrorCode::kMismatch && last->culprit >= 0 && last->culprit != culprit) {
+    const bool by_itself = !last || last->culprit == culprit || *last == CallFailure{.code = ErrorCode::kAborted};
+    if (!by_itself && last->code != ErrorCode::kMismatch) {
       const bool by_this_rank = last->culprit == static_cast<std::int32_t>(rank_);
-      return because(last->code, by_this_rank ? culprit : last->culprit,
-                     fmt::format("makes no more calls, because its last one failed ({}, to blame: {}rank {})",
-                                 to_string(last->code), by_this_rank ? "this " : "", last->culprit));
+      // As in relayed(): this rank is named, unless its own connection to `peer` has a problem.
+      const bool cannot_reach =
+          by_this_rank && last->code == ErrorCode::kPeerLost && !transport_.peer_trouble(peer).empty();
+      const std::string blame =
+          last->culprit < 0 ? "" : fmt::format(", to blame: {}rank {}", by_this_rank ? "this " : "", last->culprit);
+      return because(
+          last->code, cannot_reach ? culprit : last->culprit,
+          fmt::format("makes no more calls, because its last one failed ({}{})", to_string(last->code), blame));
     }
     return because(ErrorCode::kAborted, culprit, "called abort(), or its communicator is broken: see its error");
   }

@@ -22,7 +22,9 @@ Result<ConsensusDecision> Agreements::decide(Topic topic, const ConsensusVote& v
   const std::int64_t limit_ns = timeout_ns(timeout, membership_.job_context->config.setup_timeout);
   std::optional<std::uint32_t> lost;
   const auto broken = engine_.broken();
-  if (broken && broken->code == ErrorCode::kPeerLost && broken->rank >= 0) {
+  const bool names_another =
+      broken && broken->rank >= 0 && static_cast<std::uint32_t>(broken->rank) != membership_.rank;
+  if (names_another && broken->code == ErrorCode::kPeerLost) {
     lost = static_cast<std::uint32_t>(broken->rank);
   }
   const std::scoped_lock lock(mutex_);
