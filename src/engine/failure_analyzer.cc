@@ -139,7 +139,9 @@ Diagnosis FailureAnalyzer::gone(const std::string& what, std::uint32_t peer, Pee
   if (life == PeerLife::kAborted) {
     // If the last call of `peer` failed, that is why it has aborted, or why its communicator is broken.
     const auto last = failure_of(peer, transport_.peer_status(peer).left);
-    const bool by_itself = !last || last->culprit == culprit || *last == CallFailure{.code = ErrorCode::kAborted};
+    // After a timeout without a culprit nobody knows the reason; other failures without one are those of `peer`.
+    const bool by_itself =
+        !last || last->culprit == culprit || (last->culprit < 0 && last->code != ErrorCode::kTimeout);
     if (!by_itself && last->code != ErrorCode::kMismatch) {
       const bool by_this_rank = last->culprit == static_cast<std::int32_t>(rank_);
       // As in relayed(): this rank is named, unless its own connection to `peer` has a problem.
