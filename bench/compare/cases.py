@@ -26,10 +26,29 @@ OTHER_COLLECTIVES = (
     "barrier",
 )
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting")
+SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting", "busy")
 # The section "tuned" has only sizes from this one on: for smaller ones malloc keeps scratch memory without settings.
 TUNED_FROM = MIB
+# The section "busy" has only sizes up to this one: for longer ones, how a rank waits hardly matters.
+BUSY_UP_TO = 16 * MIB
 MAX_RANKS = 64
+
+
+@dataclass(frozen=True)
+class Load:
+    """What takes processor time from the ranks of a job: busy loops of another session, or a quota."""
+
+    loops: int = 0  # number of processes that compute all the time
+    quota_percent: int = 0  # how much of all cores the ranks may use together; 0: all of it
+
+    @property
+    def name(self) -> str:
+        if self.quota_percent:
+            return f"{self.quota_percent}% quota"
+        return "1 busy loop" if self.loops == 1 else f"{self.loops} busy loops"
+
+
+BUSY_LOADS = (Load(loops=1), Load(loops=2), Load(loops=4), Load(quota_percent=20))
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,7 @@ class Case:
     measure: str = "time"  # or "late", "idle"; see enum Measure in options.h
     own_sessions: bool = False  # each rank is started through setsid, so it has its own scheduling autogroup
     tuned: bool = False  # peers run with a malloc that is configured to keep memory
+    load: Load | None = None  # what the ranks share the cores with
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,14 @@ def _cases_of(section: str, settings: Settings, cores: int) -> list[Case]:
     if section == "tuned":
         sizes = tuple(size for size in settings.sizes if size >= TUNED_FROM)
         return [Case(section, "memory", "all_reduce", ranks, sizes, tuned=True) for ranks in settings.ranks if sizes]
+    if section == "busy":
+        sizes = tuple(size for size in settings.sizes if size <= BUSY_UP_TO)
+        return [
+            Case(section, "memory", "all_reduce", ranks, sizes, load=load)
+            for load in BUSY_LOADS
+            for ranks in settings.ranks
+            if sizes
+        ]
     if section == "waiting":
         return [
             Case(section, "memory", "all_reduce", ranks, (8,), measure=measure)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from cases import Case, Settings
+from load import JobLoad, die_with_parent
 from peers import TUTTI_PORT, JobEnvironment, Process, Variant, driver_arguments, launch
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 2.0  # time after SIGTERM, for a launcher to end its ranks itself, and after SIGKILL
 _POLL_S = 0.02
@@ -40,11 +40,6 @@ def become_reaper() -> None:
     """Makes orphaned descendants of this process its children, so that it can find and end all of them."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
-
-
-def _die_with_parent() -> None:
-    """Called in a child: the kernel kills it, and so its ranks, if this program is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
@@ -133,20 +128,27 @@ def run_job(
         options += ["--pause-ms", f"{settings.pause_ms:g}"]
         options += ["--control", str(here / "control"), "--results", str(here / "results")]
         trials = settings.trials if case.measure == "time" else 1
-        return _watch(launch(variant, case, place, options), here, len(sizes), trials, settings.cell_limit_s)
+        processes = launch(variant, case, place, options)
+        try:
+            with JobLoad(case.load) as load:
+                return _watch(processes, here, len(sizes), trials, settings.cell_limit_s, load)
+        except OSError as error:
+            return Outcome([], f"failed: {error}")
     finally:
         if listener is not None:
             listener.close()
         shutil.rmtree(here, ignore_errors=True)
 
 
-def _watch(processes: list[Process], here: Path, sizes: int, trials: int, limit_s: float) -> Outcome:
+def _watch(
+    processes: list[Process], here: Path, sizes: int, trials: int, limit_s: float, load: JobLoad
+) -> Outcome:
     log = here / "log"
     children: list[subprocess.Popen[bytes]] = []
     try:
         with log.open("wb") as output:
             for process in processes:
-                children.append(_start(process, here, output))
+                children.append(_start(process, here, output, load))
         failure = _wait(children, here / "results", sizes, trials, limit_s)
     except OSError as error:
         failure = f"failed: {error}"
@@ -160,7 +162,11 @@ def _watch(processes: list[Process], here: Path, sizes: int, trials: int, limit_
     return Outcome(records, failure)
 
 
-def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(process: Process, here: Path, output: IO[bytes], load: JobLoad) -> subprocess.Popen[bytes]:
+    def prepare() -> None:
+        die_with_parent()  # so this process, and with it its ranks, ends if this program is killed
+        load.enter()
+
     env = clean_environment() | {"TMPDIR": str(here)} | process.env
     keeps = (process.keeps_fd,) if process.keeps_fd >= 0 else ()
     return subprocess.Popen(
@@ -170,7 +176,7 @@ def _start(process: Process, here: Path, output: IO[bytes]) -> subprocess.Popen[
         stdout=output,
         stderr=output,
         pass_fds=keeps,
-        preexec_fn=_die_with_parent,  # safe because this process has only one thread
+        preexec_fn=prepare,  # safe because this process has only one thread
     )
 
 

@@ -24,6 +24,8 @@ LAUNCHERS = {
     "impi": str(PYPI / "impi/bin/mpiexec.hydra"),
 }
 MAKERS = ("tutti", *LAUNCHERS, "gloo")
+# Libraries that cannot be told to give up the core while they wait. On busy cores, a call takes them many time slices.
+SPINNING = ("mpich", "mpich5", "impi")
 # Port of Tutti's rendezvous server in a network namespace of with_machines.sh, in which no other program uses the port.
 TUTTI_PORT = 29477
 
@@ -182,9 +184,12 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
-    for all-reduce. They, ompi_nocma, tutti_heap and beside_heap are measured only for the time of an all-reduce."""
+    for all-reduce. They, ompi_nocma, tutti_heap and beside_heap are measured only for the time of an all-reduce. The
+    libraries that always spin are left out if the ranks share the cores with other programs."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
+    if case.load:
+        found = [v for v in found if v.maker not in SPINNING]
     if case.collective != "all_reduce" or case.measure != "time":
         left_out = ("gloo_bcube", "gloo_legacy", "ompi_nocma", "tutti_heap", "beside_heap")
         found = [v for v in found if v.name not in left_out]
@@ -198,6 +203,7 @@ def driver_arguments(variant: Variant, case: Case, sizes: tuple[int, ...], trial
         *("--sizes", ",".join(str(size) for size in sizes)),
         *("--trials", str(trials), "--target-ms", f"{target_ms:g}"),
         *variant.driver,
+        *(("--pinned", "0") if case.load else ()),
     ]
 
 
@@ -243,7 +249,7 @@ def _rank(variant: Variant, case: Case, place: JobEnvironment, driver: list[str]
 
 def _open_mpi(variant: Variant, case: Case, place: JobEnvironment, driver: list[str], env: dict[str, str]) -> Process:
     mca = list(variant.mca)
-    mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores else "0"]
+    mca += ["mpi_yield_when_idle", "1" if case.ranks > place.cores or case.load else "0"]
     # The files that Open MPI leaves if it is killed are then removed with the folder of the job. Open MPI 5 has other
     # names for these settings, and PRRTE reads those of the start of processes.
     five = variant.maker == "ompi5"

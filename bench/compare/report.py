@@ -59,6 +59,12 @@ _SESSIONS = (
 
 _COLLECTIVES = "The size is that of the larger buffer, input or output, as in nccl-tests."
 
+_BUSY = """\
+The ranks share the cores with busy loops, all of them in one other session, or may use only a part of the
+processor time (a cgroup's quota: so much of all cores, granted anew every 100 ms). No rank is pinned. The times are
+those of calls back to back on the slowest rank. Open MPI yields while it waits. Libraries that only spin are left
+out."""
+
 _WAITING = """\
 Processor time, user and system, of a process (all its threads), in percent of the elapsed time. Waiting: in an
 all-reduce of 8 B that rank 0 enters late, as the mean of the other ranks. Idle: after some calls, with no call in
@@ -147,6 +153,12 @@ def _other_parts(results: Results) -> list[str]:
         parts.append(f"## Other collectives, in one machine's memory\n\n{_COLLECTIVES}")
         for number in sorted({cell.ranks for cell in results.of("collectives")}):
             parts += [f"### {number} ranks", collectives_table(results, number)]
+    busy = results.of("busy")
+    if busy:
+        parts.append(f"## All-reduce on busy cores\n\n{_BUSY}")
+    for load in dict.fromkeys(cell.load for cell in busy):
+        for number in sorted({cell.ranks for cell in busy if cell.load == load}):
+            parts += [f"### {load}, {number} ranks", all_reduce_table(results, "busy", number, load=load)]
     if results.of("waiting"):
         parts += [f"## Processor time without work\n\n{_WAITING}", waiting_table(results)]
     return parts

@@ -24,6 +24,7 @@ class Cell:
     bytes: int
     variant: str
     measure: str = "time"
+    load: str = ""  # Load.name of the case
     times: dict[str, list[float]] = field(default_factory=dict)  # name of a time or CPU load -> one value per trial
     wrong: int = 0  # number of wrong elements
     note: str = ""  # the reason why samples are missing; empty: none are
@@ -40,11 +41,11 @@ class Cell:
         of a wrong result is meaningless."""
         if self.wrong:
             return None
-        name = headline(self.collective, self.ranks, cores) if self.measure == "time" else "cpu_percent"
+        name = headline(self.collective, self.ranks, cores, bool(self.load)) if self.measure == "time" else "cpu_percent"
         return summarize(self.times.get(name, []))
 
 
-Key = tuple[str, str, int, int, str, str]
+Key = tuple[str, str, int, int, str, str, str]
 
 
 @dataclass
@@ -60,11 +61,13 @@ class Results:
     def cores(self) -> int:
         return int(self.machine.get("cores", 1))
 
-    def cell(self, section: str, collective: str, ranks: int, size: int, variant: str, measure: str = "time") -> Cell:
+    def cell(
+        self, section: str, collective: str, ranks: int, size: int, variant: str, measure: str = "time", load: str = ""
+    ) -> Cell:
         """The cell with this key. It is created if it does not exist."""
-        key = (section, collective, ranks, size, variant, measure)
+        key = (section, collective, ranks, size, variant, measure, load)
         if key not in self.cells:
-            self.cells[key] = Cell(section, collective, ranks, size, variant, measure)
+            self.cells[key] = Cell(section, collective, ranks, size, variant, measure, load)
         return self.cells[key]
 
     def of(self, section: str) -> list[Cell]:
@@ -117,7 +120,8 @@ class Results:
             results.references[(row["ranks"], row["bytes"])] = row["reference_us"]
         for row in data["cells"]:
             cell = Cell(**row)
-            results.cells[(cell.section, cell.collective, cell.ranks, cell.bytes, cell.variant, cell.measure)] = cell
+            key = (cell.section, cell.collective, cell.ranks, cell.bytes, cell.variant, cell.measure, cell.load)
+            results.cells[key] = cell
         return results
 
 

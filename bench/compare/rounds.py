@@ -14,6 +14,7 @@ from typing import Any
 
 from cases import Case, Settings, all_cases, memory_needed, size_text
 from jobs import clean_environment, run_job
+from load import why_no_quota
 from peers import LAUNCHERS, MAKERS, Variant, variants_of
 from results import Cell, Results
 
@@ -42,6 +43,9 @@ class Run:
         for case in cases:
             if case.place == "veth" and "MACHINES" not in os.environ:
                 continue  # _run_between_machines() runs these cases in another process
+            if case.load and case.load.quota_percent and (why := why_no_quota()):
+                _say(f"{case.section}: {case.load.name}, {case.ranks} ranks: skipped: {why}")
+                continue
             for variant in self._in_turn(case, number):
                 results.variants.setdefault(f"{variant.place}/{variant.name}", variant.what)
                 self._run_case(results, variant, case, number)
@@ -57,7 +61,8 @@ class Run:
 
     def _run_case(self, results: Results, variant: Variant, case: Case, number: int) -> None:
         def cell_of(size: int) -> Cell:
-            return results.cell(case.section, case.collective, case.ranks, size, variant.name, case.measure)
+            load = case.load.name if case.load else ""
+            return results.cell(case.section, case.collective, case.ranks, size, variant.name, case.measure, load)
 
         sizes = []
         for size in case.sizes:

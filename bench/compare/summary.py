@@ -39,17 +39,18 @@ def geometric_mean(values: Iterable[float]) -> float | None:
     return math.exp(sum(math.log(value) for value in found) / len(found))
 
 
-def headline(collective: str, ranks: int, cores: int) -> str:
+def headline(collective: str, ranks: int, cores: int, loaded: bool = False) -> str:
     """The name of the time that is reported.
 
     If there is a core for each rank, it is the median call after a barrier, as the mean over the ranks, because
-    preemption by other programs hardly changes it. If there are more ranks than cores, it is the mean of consecutive
-    calls, because this includes the switches between ranks. If the collective has a root, which may return before the
+    preemption by other programs hardly changes it. If there are more ranks than cores, or if the ranks share the cores
+    with other programs (`loaded`), it is the mean of consecutive calls, because this includes the switches between
+    processes. If the collective has a root, which may return before the
     other ranks have entered the call, it is the median call after a barrier on the slowest rank.
     """
     if collective in ROOTED:
         return "slowest_median_us"
-    return "median_us" if ranks <= cores else "loop_us"
+    return "median_us" if ranks <= cores and not loaded else "loop_us"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -30,14 +30,14 @@ def cell_text(cell: Cell | None, cores: int) -> str:
 
 
 class Grid:
-    """The cells of one section, collective and number of ranks: variants by sizes."""
+    """The cells of one section, collective, number of ranks and load: variants by sizes."""
 
-    def __init__(self, results: Results, section: str, collective: str, ranks: int) -> None:
+    def __init__(self, results: Results, section: str, collective: str, ranks: int, load: str = "") -> None:
         self._results = results
         self._cells = {
             (cell.variant, cell.bytes): cell
             for cell in results.of(section)
-            if (cell.collective, cell.ranks, cell.measure) == (collective, ranks, "time")
+            if (cell.collective, cell.ranks, cell.measure, cell.load) == (collective, ranks, "time", load)
         }
         self.ranks = ranks
         self.sizes = sorted({size for _, size in self._cells})
@@ -76,9 +76,11 @@ class Grid:
         return best[1] / time if best is not None and time else None
 
 
-def all_reduce_table(results: Results, section: str, ranks: int, with_reference: bool = False) -> str:
+def all_reduce_table(
+    results: Results, section: str, ranks: int, with_reference: bool = False, load: str = ""
+) -> str:
     """Times of all variants, then the ratios, each with its geometric mean over the sizes."""
-    grid = Grid(results, section, "all_reduce", ranks)
+    grid = Grid(results, section, "all_reduce", ranks, load)
     head = ["us", *map(size_text, grid.sizes), "geometric mean"]
     rows = [[variant, *(grid.text(variant, size) for size in grid.sizes), ""] for variant in grid.variants]
     best = [grid.best_peer(size) for size in grid.sizes]
@@ -185,7 +187,8 @@ def notes(results: Results) -> list[str]:
     """One line for each cell that has a note or wrong elements."""
     lines = []
     for cell in results.cells.values():
-        place = f"{cell.section}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {size_text(cell.bytes)}"
+        load = f", {cell.load}" if cell.load else ""
+        place = f"{cell.section}{load}, {cell.variant}, {cell.collective}, {cell.ranks} ranks, {size_text(cell.bytes)}"
         if cell.wrong:
             lines.append(f"- {place}: {cell.wrong} wrong elements")
         elif cell.note:

@@ -1,13 +1,14 @@
 """Compares torch.distributed with Tutti and with gloo: in the same processes, in turn, with checked results.
 
     python bench/python/torch_backends.py [--ranks 2,4,8] [--collectives all_reduce,...] [--most 64M] [--seconds 0.3]
-                                          [--json FILE] [--markdown FILE]
+                                          [--busy-loops K | --quota-percent P] [--json FILE] [--markdown FILE]
 
 For each size the backends run in turn in several rounds, so that other load of the machine affects both. The time of a
 round is the mean of its calls; the result is the median of the rounds on the slowest rank. Sizes are the bytes of one
 rank's tensor (all_reduce, broadcast), of the whole output (all_gather), or of the whole input (reduce_scatter,
-all_to_all). The exit status is 1 if Tutti is slower than gloo in some measurement (these measurements are listed), or
-if a rank fails.
+all_to_all). With --busy-loops, K processes of another session compute meanwhile. With --quota-percent, the ranks may use
+P percent of all cores together (a cgroup; needs root). The exit status is 1 if Tutti is slower than gloo in some
+measurement (these measurements are listed), or if a rank fails.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Callable, Dict, List
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compare"))
+from cases import Load  # noqa: E402
+from load import JobLoad  # noqa: E402
 
 BACKENDS = ("tutti", "gloo")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -165,20 +171,26 @@ def run_ranks(ranks: int, arguments: argparse.Namespace) -> List[Dict[str, Any]]
         words = ["--folder", folder, "--collectives", arguments.collectives, "--most", arguments.most]
         command = [sys.executable, os.path.abspath(__file__), *words, "--seconds", str(arguments.seconds)]
         processes = []
-        for rank in range(ranks):
-            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1")
-            processes.append(subprocess.Popen(command, env=environment))
-        codes = [process.wait() for process in processes]
+        with JobLoad(load_of(arguments)) as load:
+            for rank in range(ranks):
+                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1")
+                processes.append(subprocess.Popen(command, env=environment, preexec_fn=load.enter))
+            codes = [process.wait() for process in processes]
         if any(codes):
             raise SystemExit(f"{ranks} ranks: exit codes {codes}")
         with open(f"{folder}/results") as file:
             return [json.loads(line) for line in file]
 
 
-def table(entries: List[Dict[str, Any]]) -> str:
+def load_of(arguments: argparse.Namespace) -> Load:
+    return Load(arguments.busy_loops, arguments.quota_percent)
+
+
+def table(entries: List[Dict[str, Any]], load: Load) -> str:
     import torch
 
-    lines = [f"torch {torch.__version__}, {os.cpu_count()} cores, microseconds, median of {ROUNDS} rounds", ""]
+    beside = f", {load.name}" if load != Load() else ""
+    lines = [f"torch {torch.__version__}, {os.cpu_count()} cores{beside}, microseconds, median of {ROUNDS} rounds", ""]
     lines += ["| collective | ranks | bytes | tutti | gloo | times as quick |", "|---|---|---|---|---|---|"]
     for entry in entries:
         ratio = entry["gloo"] / entry["tutti"]
@@ -193,6 +205,8 @@ def main() -> int:
     parser.add_argument("--collectives", default="all_reduce", help=f"comma-separated, from {', '.join(COLLECTIVES)}")
     parser.add_argument("--most", default="64M", help="largest size")
     parser.add_argument("--seconds", type=float, default=0.3, help="measuring time for each size and backend")
+    parser.add_argument("--busy-loops", type=int, default=0, metavar="K", help="compute in K other processes meanwhile")
+    parser.add_argument("--quota-percent", type=int, default=0, metavar="P", help="use at most P%% of the cores")
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
@@ -204,7 +218,7 @@ def main() -> int:
         rank_main(arguments.folder, names, parse_bytes(arguments.most), arguments.seconds)
         return 0
     entries = [entry for ranks in arguments.ranks.split(",") for entry in run_ranks(int(ranks), arguments)]
-    text = table(entries)
+    text = table(entries, load_of(arguments))
     print(text, end="")
     for path, content in ((arguments.markdown, text), (arguments.json, json.dumps(entries, indent=1) + "\n")):
         if path:

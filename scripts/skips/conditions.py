@@ -75,6 +75,20 @@ def no_network_namespaces():
     return not succeeds("unshare", *flags, "sh", "-c", script)
 
 
+def no_processor_quota():
+    """Whether no cgroup with a limit of processor time can be made."""
+    root = pathlib.Path("/sys/fs/cgroup")
+    second_version = (root / "cgroup.controllers").exists()
+    probe = (root if second_version else root / "cpu") / f"tutti-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+        limits = exists(str(probe / ("cpu.max" if second_version else "cpu.cfs_quota_us")))
+        probe.rmdir()
+    except OSError:
+        return True
+    return not limits
+
+
 def no_mounts():
     with tempfile.TemporaryDirectory() as folder:
         mounted = succeeds("mount", "-t", "tmpfs", "-o", "size=100k", "tutti_probe", folder)
@@ -215,6 +229,7 @@ PLAIN = {
     "no-cuda-headers": no_cuda_headers,
     "not-root": lambda: os.geteuid() != 0,
     "no-network-namespaces": no_network_namespaces,
+    "no-processor-quota": no_processor_quota,
     "no-mounts": no_mounts,
     "no-memory-access": no_memory_access,
     "one-core": one_core,

@@ -59,12 +59,15 @@ grep -q 'wrong' <(grep '^|' "$report") && fail 'wrong elements'
 
 # Runs all sections with Tutti only. The section between machines is left out if the user may not create namespaces.
 "${compare[@]}" "${quickly[@]}" --ranks 2 --many-ranks 5 --sizes 8,1M --other-sizes 1K --veth --tuned \
-  --sections memory,many,sessions,collectives,waiting --only tutti_plain,tutti_tcp --output "$here/all" \
+  --sections memory,many,sessions,collectives,waiting,busy --only tutti_plain,tutti_tcp --output "$here/all" \
   >"$here/log" 2>&1 || fail "all sections: status $?"
 if grep -q 'veth: skipped' "$here/log"; then
   echo 'inner skip: veth: network namespaces cannot be made, or the run in them has failed'
 fi
-for title in 'many more ranks' 'through setsid' 'Other collectives' 'without work' 'malloc tuned'; do
+if grep -q 'quota, .*: skipped' "$here/log"; then
+  echo 'inner skip: quota: no cgroup with a quota can be made'
+fi
+for title in 'many more ranks' 'through setsid' 'Other collectives' 'without work' 'malloc tuned' 'busy cores'; do
   grep -q "^## .*$title" "$here/all/performance.md" || fail "no section '$title'"
 done
 

@@ -3,12 +3,14 @@
 import os
 import stat
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
-from cases import Case, Settings
+from cases import Case, Load, Settings
 from jobs import Outcome, become_reaper, clean_environment, descendants, run_job
-from peers import JobEnvironment, Variant, launch, machine_of, variants, variants_beside, variants_of
+from load import JobLoad, why_no_quota
+from peers import JobEnvironment, Variant, driver_arguments, launch, machine_of, variants, variants_beside, variants_of
 from results import Results
 from rounds import Run
 
@@ -38,11 +40,11 @@ class JobsTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.bin = Path(folder.name)
 
-    def run_with(self, script: str, settings: Settings = SETTINGS) -> Outcome:
+    def run_with(self, script: str, settings: Settings = SETTINGS, case: Case = CASE) -> Outcome:
         driver = self.bin / "compare_tutti"
         driver.write_text(f"#!/bin/sh\n{script}\n")
         driver.chmod(driver.stat().st_mode | stat.S_IXUSR)
-        return run_job(TUTTI, CASE, CASE.sizes, settings, self.bin, 2)
+        return run_job(TUTTI, case, case.sizes, settings, self.bin, 2)
 
     def test_a_good_job_brings_its_records(self) -> None:
         outcome = self.run_with(RECORD * 3)
@@ -65,6 +67,25 @@ class JobsTest(unittest.TestCase):
         outcome = self.run_with('if [ $COMPARE_RANK = 1 ]; then echo "no such device" >&2; exit 3; fi; exec sleep 3600')
         self.assertEqual((outcome.records, outcome.failure), ([], "failed: no such device"))
         self.assertEqual(descendants(os.getpid()), [])
+
+    def test_busy_loops_of_one_other_session_run_beside_a_job_and_end_with_it(self) -> None:
+        with JobLoad(Load(loops=3)):
+            while len(loops := descendants(os.getpid())) < 3:
+                time.sleep(0.01)
+            sessions = {os.getsid(pid) for pid in loops}
+        self.assertEqual(len(sessions), 1)
+        self.assertNotIn(os.getsid(0), sessions)
+        while any(alive(pid) for pid in loops):
+            time.sleep(0.01)
+
+    def test_a_quota_applies_to_the_ranks_of_the_job_and_is_removed_with_it(self) -> None:
+        if why := why_no_quota():
+            return print(f"inner skip: quota: {why}")
+        case = Case("busy", "memory", "all_reduce", 2, (8,), load=Load(quota_percent=20))
+        outcome = self.run_with(f"cat /proc/self/cgroup >{self.bin}/cgroup\n{RECORD}", case=case)
+        self.assertEqual((len(outcome.records), outcome.failure), (1, ""))
+        self.assertIn(f"/tutti-compare-{os.getpid()}\n", (self.bin / "cgroup").read_text())
+        self.assertEqual(list(Path("/sys/fs/cgroup").glob(f"**/tutti-compare-{os.getpid()}")), [])
 
     def test_a_missing_driver_is_a_failure(self) -> None:
         outcome = run_job(TUTTI, CASE, (8,), SETTINGS, self.bin, 2)
@@ -97,11 +118,20 @@ class LaunchTest(unittest.TestCase):
             for process in launch(variant, tuned, self.place, []):
                 self.assertEqual("MALLOC_MMAP_MAX_" in process.env, not variant.ours, variant.name)
 
-    def test_open_mpi_yields_when_ranks_outnumber_cores(self) -> None:
+    def test_open_mpi_yields_when_ranks_outnumber_cores_or_cores_are_busy(self) -> None:
         ompi = next(variant for variant in variants("memory") if variant.name == "ompi")
-        for ranks, yields in ((2, "0"), (4, "1")):
-            [process] = launch(ompi, Case("memory", "memory", "all_reduce", ranks, (8,)), self.place, [])
+        for ranks, load, yields in ((2, None, "0"), (4, None, "1"), (2, Load(loops=1), "1")):
+            [process] = launch(ompi, Case("memory", "memory", "all_reduce", ranks, (8,), load=load), self.place, [])
             self.assertEqual(process.arguments[process.arguments.index("mpi_yield_when_idle") + 1], yields)
+
+    def test_on_busy_cores_nothing_is_pinned_and_libraries_that_only_spin_are_left_out(self) -> None:
+        case = Case("busy", "memory", "all_reduce", 2, (8,), load=Load(loops=1))
+        found = variants_of(case, ())
+        self.assertTrue({"tutti_plain", "ompi", "gloo_ring"} <= {variant.name for variant in found})
+        self.assertFalse({"mpich", "mpich5", "impi"} & {variant.name for variant in found})
+        for variant in found:
+            arguments = driver_arguments(variant, case, (8,), 1, 100.0)
+            self.assertEqual(arguments[-arguments[::-1].index("--pinned")], "0")
 
     def test_every_rank_of_a_session_case_goes_through_setsid(self) -> None:
         case = Case("sessions", "memory", "all_reduce", 4, (8,), own_sessions=True)

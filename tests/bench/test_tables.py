@@ -73,6 +73,18 @@ class TableTest(unittest.TestCase):
         self.assertEqual(shortest[1:], ["8.00 x", "2.00 x", "4.00 x"])
         self.assertEqual(row(table, "**tutti_registered / reference**")[1:], ["2.00 x", "4.00 x", "2.83 x"])
 
+    def test_on_busy_cores_calls_back_to_back_count_and_each_load_has_its_table(self) -> None:
+        results = Results(machine={"cores": 2})
+        record = {"median_us": 1, "mean_us": 1, "slowest_mean_us": 1, "slowest_median_us": 1}
+        for load, times in (("1 busy loop", {"tutti_plain": 50, "ompi": 75}), ("20% quota", {"tutti_plain": 9})):
+            for variant, value in times.items():
+                results.cell("busy", "all_reduce", 2, 8, variant, load=load).add(record | {"loop_us": value})
+        self.assertEqual(Results.from_json(results.to_json()), results)
+        table = all_reduce_table(results, "busy", 2, load="1 busy loop")
+        self.assertEqual(row(table, "tutti_plain")[1], "50.0")
+        self.assertEqual(row(table, "**best peer / tutti_plain**")[1], "1.50 x")
+        self.assertEqual(row(all_reduce_table(results, "busy", 2, load="20% quota"), "**best peer**")[1], "-")
+
     def test_a_cell_without_samples_says_why(self) -> None:
         results = made({"tutti_plain": [1.0], "ompi": [4.0]})
         results.cell("memory", "all_reduce", 2, 8, "mpich").note = "cut off after 60 s"
