@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <new>
 
 #include "bootstrap/hostile.h"
 #include "communicator/process_support.h"
@@ -69,7 +68,7 @@ class Middle {
   // direction; `back` is true for bytes from the destination to the rank that connected.
   using Change = std::function<char(std::size_t connection, bool back, std::size_t place, char byte)>;
   explicit Middle(Change change = {}) : change_(std::move(change)) {
-    detour = new (mmap(nullptr, sizeof(Detour), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Detour{};
+    detour = &shared_object<Detour>();
     std::uint16_t port = 0;
     detour->owner = getpid();
     listener_ = listen_anywhere(port);

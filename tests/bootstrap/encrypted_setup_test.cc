@@ -2,12 +2,10 @@
 // read only the handshake, and cannot change anything unnoticed.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "bootstrap/bootstrap_wire.h"
@@ -41,10 +39,7 @@ struct RankErrors {
   std::string all() const { return of(0) + " / " + of(1); }
 };
 
-RankErrors* make_rank_errors() {
-  return new (mmap(nullptr, sizeof(RankErrors), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-      RankErrors{};
-}
+RankErrors* make_rank_errors() { return &shared_object<RankErrors>(); }
 
 pid_t start_rank(RankErrors& rank_errors, const CommunicatorOptions& options) {
   return start([&rank_errors, options] {
@@ -151,8 +146,7 @@ void expect_all_report(const DifferingRank& differing) {
   struct SharedErrors {
     char words[3][1024];
   };
-  SharedErrors& shared_errors = *new (
-      mmap(nullptr, sizeof(SharedErrors), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedErrors{};
+  SharedErrors& shared_errors = shared_object<SharedErrors>();
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
   for (const std::int32_t rank : {0, 1, 2}) {
@@ -216,8 +210,7 @@ TEST(EncryptedSetUp, OfAUniqueIdGoesByItsRanks) {
     std::atomic<int> state = 0;  // 1: the id is available, 2: it could not be created
     UniqueId id;
   };
-  SharedId& made =
-      *new (mmap(nullptr, sizeof(SharedId), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) SharedId{};
+  SharedId& made = shared_object<SharedId>();
   const auto address = outward_address();
   const pid_t maker = start([&] {  // a separate process, so that no fork copies the thread of the server
     UniqueIdOptions where;

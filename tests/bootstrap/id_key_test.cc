@@ -3,14 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <new>
 
 #include "bootstrap/raw_rank.h"
 #include "bootstrap/unique_id_parts.h"
@@ -36,8 +34,7 @@ class IdAndKey : public testing::Test {
     std::string name = (std::filesystem::temp_directory_path() / "tutti-id-key-XXXXXX").string();
     EXPECT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
-    void* const memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    board_ = new (memory) Board{};
+    board_ = &shared_object<Board>();
   }
   ~IdAndKey() override {
     if (maker_ > 0) {

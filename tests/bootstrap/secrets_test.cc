@@ -5,13 +5,11 @@
 // compares.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <new>
 #include <sstream>
 
 #include "bootstrap/hostile.h"
@@ -127,8 +125,7 @@ class Secrets : public testing::Test {
     std::string name = (std::filesystem::temp_directory_path() / "tutti-secrets-XXXXXX").string();
     EXPECT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
-    void* const memory = mmap(nullptr, sizeof(Search), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    search_ = new (memory) Search{};
+    search_ = &shared_object<Search>();
   }
   ~Secrets() override { std::filesystem::remove_all(folder_); }
 

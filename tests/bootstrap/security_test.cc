@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <new>
 
 #include "bootstrap/hostile.h"
 #include "bootstrap/raw_rank.h"
@@ -220,7 +219,7 @@ void attack_data(const Sniffed::Opening& seen) {
 TEST(Security, NoStrangerGetsInAndNoneDisturbsARunningJob) {
   const TestFolder place;
   const std::string key = place.key("key", kSecret);
-  sniffed = new (mmap(nullptr, sizeof(Sniffed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Sniffed{};
+  sniffed = &shared_object<Sniffed>();
   const std::uint16_t port = free_port();
   std::vector<pid_t> ranks;
   Proxy proxy(port);
@@ -268,8 +267,7 @@ TEST(Security, RanksOfAnotherKeyAreRefusedAndBothSidesSayWhy) {
   const std::string wrong = place.key("wrong", std::string(32, 'w'));
   const std::uint16_t port = free_port();
   // Rank 0 has a short timeout. Therefore it begins last, when the others are already connecting to it.
-  std::atomic<int>& begun =
-      *new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>{0};
+  std::atomic<int>& begun = shared_object<std::atomic<int>>();
   const pid_t other = start([&] {
     ++begun;
     auto made = Communicator::create(by_key(1, 3, port, wrong));
@@ -430,8 +428,7 @@ TEST(JobKey, OfThisMachineIsMadeOnceHoweverManyComeAtTheSameTime) {
     std::atomic<int> there[kRounds];
     std::array<std::array<Digest, kRounds>, kChildren> seen;
   };
-  auto* shared =
-      new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared{};
+  auto* shared = &shared_object<Shared>();
   std::vector<pid_t> children;
   for (int child = 0; child < kChildren; ++child) {
     children.push_back(start([&, child] {

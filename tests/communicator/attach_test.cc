@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <new>
 
 #include "communicator/process_support.h"
 #include "communicator/single_copy_support.h"
@@ -228,17 +227,12 @@ struct Report {
   std::atomic<std::int64_t> noticed_ms[8];
 };
 
-Report& make_report() {
-  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Report{};
-}
-
 // Tests each type of collective, with long calls without pauses between them.
 TEST_F(AttachedProcesses, AKilledOneIsNamedByAllSurvivorsInTheMiddleOfEveryKind) {
   constexpr std::int32_t kSize = 3;
   for (const CollectiveKind kind : direct_kinds()) {
     for (const std::int32_t victim : {0, 1}) {  // the root, and one of the others
-      Report& report = make_report();
+      Report& report = shared_object<Report>();
       const std::uint16_t port = free_port();
       std::vector<pid_t> children;
       for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -273,7 +267,7 @@ TEST_F(AttachedProcesses, AKilledOneIsNamedByAllSurvivorsInTheMiddleOfEveryKind)
 
 TEST_F(AttachedProcesses, AStoppedOneIsWaitedFor) {
   constexpr std::int32_t kSize = 3;
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   const std::uint16_t ports[] = {free_port(), free_port()};
   std::vector<pid_t> children;
   for (std::int32_t rank = 0; rank < kSize; ++rank) {

@@ -40,11 +40,6 @@ struct SharedState {
   std::atomic<pid_t> child;  // process id of the child that the dead rank has forked
 };
 
-SharedState& make_shared_state() {
-  void* memory = mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) SharedState{};
-}
-
 // A call of rank kCaller that cannot succeed without the dead rank.
 struct NamedCall {
   const char* name;
@@ -224,7 +219,7 @@ void end_dead_rank(const std::vector<pid_t>& ranks, SharedState& state) {
 
 TEST_P(DeadPeer, EveryCallThatNeedsItIsAnErrorThatNamesIt) {
   const Transport& transport = GetParam();
-  SharedState& state = make_shared_state();
+  SharedState& state = shared_object<SharedState>();
   const std::vector<pid_t> ranks = start_ranks([&](std::int32_t rank, CommunicatorOptions options) {
     options.transport = transport.transport;
     options.timeout = deadline();
@@ -271,7 +266,7 @@ int wait_for_any_sender(Communicators& communicators, SharedState& state) {
 // Over TCP, ranks that have exchanged no messages have no connection. Rank 0 therefore cannot distinguish whether
 // rank 1 closed its communicator properly or died, and continues to wait for any sender.
 TEST(NextSenderProcesses, WaitsOnWhereADeadPeerMayHaveLeftInPeace) {
-  SharedState& state = make_shared_state();
+  SharedState& state = shared_object<SharedState>();
   const std::vector<pid_t> ranks = start_ranks([&](std::int32_t rank, CommunicatorOptions options) {
     options.transport = "tcp";
     const auto root = Communicator::create(options);

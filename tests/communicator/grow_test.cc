@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <new>
 
 #include "communicator/process_support.h"
 
@@ -22,11 +21,6 @@ struct Board {
   std::atomic<int> id_made;
   char id[257];
 };
-
-Board& make_board() {
-  void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Board{};
-}
 
 UniqueId publish_id(Board& board) {
   const auto id = UniqueId::create();
@@ -53,7 +47,7 @@ int join_as_new_rank(Board& board, std::int32_t rank, std::int32_t size, const c
 class Grow : public testing::TestWithParam<const char*> {};
 
 TEST_P(Grow, AdmitsNewcomersBehindThoseWhoWereThere) {
-  Board& board = make_board();
+  Board& board = shared_object<Board>();
   const std::uint16_t port = free_port();
   std::vector<pid_t> children;
   for (std::int32_t rank = 0; rank < 4; ++rank) {
@@ -83,7 +77,7 @@ TEST(GrowWithKey, NeedsTheKeyOfTheJob) {
   std::ofstream(file) << key;
   ASSERT_EQ(chmod(file.c_str(), 0600), 0);
   for (const bool by_file : {true, false}) {
-    Board& board = make_board();
+    Board& board = shared_object<Board>();
     const std::uint16_t port = free_port();
     std::vector<pid_t> children;
     for (std::int32_t rank = 0; rank < 2; ++rank) {
@@ -121,7 +115,7 @@ TEST(GrowWithKey, NeedsTheKeyOfTheJob) {
 
 // A rank is killed, the survivors shrink, a new process joins, and the job has its old size again.
 TEST_P(Grow, ReplacesAKilledRank) {
-  Board& board = make_board();
+  Board& board = shared_object<Board>();
   const std::uint16_t port = free_port();
   std::vector<pid_t> children;
   for (std::int32_t rank = 0; rank < 3; ++rank) {

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "communicator/support.h"
 #include "tests/support/patience.h"
 #include "tests/support/ports.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::test {
 

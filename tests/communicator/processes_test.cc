@@ -1,7 +1,6 @@
 // Tests ranks as processes: the rendezvous, shared memory through passed descriptors, and the death of a peer.
 #include <algorithm>
 #include <filesystem>
-#include <new>
 #include <set>
 
 #include "bootstrap/raw_rank.h"
@@ -70,14 +69,9 @@ struct Report {
   std::atomic<std::int64_t> noticed_ms[8];
 };
 
-Report& make_report() {
-  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Report{};
-}
-
 TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
   constexpr std::int32_t kSize = 4;
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   const std::uint16_t port = free_port();
   std::vector<pid_t> children;
   for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -121,7 +115,7 @@ TEST(Processes, AKilledRankIsNamedByAllSurvivorsAndNothingIsLeft) {
 TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
   for (const char* transport : {"tcp", "shm"}) {
     constexpr std::int32_t kSize = 4;
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const std::uint16_t port = free_port();
     std::vector<pid_t> children;
     for (std::int32_t rank = 0; rank < kSize; ++rank) {
@@ -163,7 +157,7 @@ TEST(Processes, ARankThatOnlySendsLearnsOfADeathToo) {
 TEST(SetUp, AMissingRankIsNamedToAllWhoCame) {
   constexpr std::int32_t kSize = 4;
   const std::uint16_t port = free_port();
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   std::vector<pid_t> children;
   for (const std::int32_t rank : {1, 3, 0}) {
     // the other ranks are already connecting when the short timeout of rank 0 begins

@@ -2,7 +2,6 @@
 #include <sys/prctl.h>
 
 #include <filesystem>
-#include <new>
 #include <ostream>
 
 #include "communicator/process_support.h"
@@ -28,11 +27,6 @@ struct Report {
   std::atomic<int> ready;
   std::atomic<std::int64_t> shrunk_ms[kSize];
 };
-
-Report& make_report() {
-  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Report{};
-}
 
 class ShrinkProcesses : public testing::TestWithParam<JobSetting> {
  protected:
@@ -99,7 +93,7 @@ int sum_until_broken_and_shrink(Communicator& rank, std::int32_t me, const Exclu
 
 TEST_P(ShrinkProcesses, GoOnWithoutTheKilled) {
   for (const Excluded& dead : {Excluded{2}, Excluded{0}, Excluded{0, 3}, Excluded{1, 2}}) {
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_all(
         [&](Communicator& rank, std::int32_t me) { return sum_until_broken_and_shrink(rank, me, dead, report); });
     wait_for(report.ready, kSize);
@@ -116,8 +110,8 @@ TEST_P(ShrinkProcesses, GoOnWithoutTheKilled) {
 
 // The ranks must not need the stopped process, neither to create the new communicator nor to use it.
 TEST_P(ShrinkProcesses, GoOnWithoutTheStopped) {
-  Report& report = make_report();
-  Report& done = make_report();
+  Report& report = shared_object<Report>();
+  Report& done = shared_object<Report>();
   const auto children = start_all([&](Communicator& rank, std::int32_t me) {
     ++report.ready;
     if (me == 1) {
@@ -147,7 +141,7 @@ TEST_P(ShrinkProcesses, GoOnWithoutTheStopped) {
 // once. Then it shrinks without that rank.
 TEST_P(ShrinkProcesses, NameTheRankThatEndsMeanwhile) {
   for (const std::int32_t victim : {0, 2}) {
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       ++report.ready;
       if (me == 3) {
@@ -181,7 +175,7 @@ TEST_P(ShrinkProcesses, NameTheRankThatEndsMeanwhile) {
 // Rank 3 has exited before the others call shrink(), and they do not list it. On the same machine its exit is
 // detected at once.
 TEST_P(ShrinkProcesses, NameTheRankThatHasEndedBefore) {
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   const auto children = start_all(
       [&](Communicator& rank, std::int32_t me) {
         ++report.ready;

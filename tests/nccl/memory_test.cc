@@ -1,7 +1,6 @@
 // Tests of memory allocation, registration, windows, one-sided calls, and sums with factors that the program
 // provides.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +14,7 @@
 
 #include "nccl/elements.h"
 #include "nccl/ranks.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::nccl_test {
 namespace {
@@ -196,14 +196,12 @@ class NcclWindowsOver : public testing::TestWithParam<const char*> {};
 TEST_P(NcclWindowsOver, APutToARankThatHasEndedIsAnError) {
   setenv("TUTTI_TRANSPORT", GetParam(), 1);
   for (const bool talked : {false, true}) {
-    void* memory = mmap(nullptr, sizeof(DeadTarget), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    DeadTarget& state = *new (memory) DeadTarget{};
+    DeadTarget& state = test::shared_object<DeadTarget>();
     const std::vector<pid_t> children = start_processes(
         2, [&](ncclComm_t comm, int rank, int) { return check_put_to_dead(comm, rank, state, talked); });
     EXPECT_EQ(status_of(children[1]), 0);
     state.ended = true;
     EXPECT_EQ(status_of(children[0]), 0) << (talked ? "after other messages" : "as the first message");
-    munmap(memory, sizeof(DeadTarget));
   }
   unsetenv("TUTTI_TRANSPORT");
 }

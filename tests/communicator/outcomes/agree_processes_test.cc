@@ -2,7 +2,6 @@
 // random time during the call, or stopped.
 #include <sys/prctl.h>
 
-#include <new>
 #include <ostream>
 #include <random>
 
@@ -41,11 +40,6 @@ struct Report {
   std::atomic<int> go;
   AgreeOutcome outcome[kSize];
 };
-
-Report& make_report() {
-  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Report{};
-}
 
 bool agree(Communicator& rank, std::int32_t me, const AgreeOptions& options, Report& report) {
   const std::int64_t start_ms = now_ms();
@@ -99,7 +93,7 @@ std::int64_t sum_until_broken(Communicator& rank, Report& report) {
 
 TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameAfterAKill) {
   for (const std::vector<std::size_t>& dead : {std::vector<std::size_t>{2}, {0}, {0, 1}, {1, 3}, {0, 1, 2}}) {
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       const std::int64_t done = sum_until_broken(rank, report);
       if (!agree(rank, me, {.value = done}, report)) return 3;
@@ -136,7 +130,7 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
   std::mt19937 random(7);
   int inside = 0;
   for (int round = 0; round < 12 || (inside == 0 && round < 1000); ++round) {
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       ++report.ready;
       while (report.go == 0) std::this_thread::yield();
@@ -170,7 +164,7 @@ TEST_P(AgreeProcesses, AllSurvivorsKnowTheSameWhereverTheKillFalls) {
 
 // Stops the lowest rank. The others continue without it, and it gets an error when it is resumed.
 TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   const milliseconds limit = scaled(milliseconds(1000));  // time limit for the joins of ranks 1, 2 and 3
   const auto children = start_all([&](Communicator& rank, std::int32_t me) {
     ++report.ready;
@@ -200,9 +194,8 @@ TEST_P(AgreeProcesses, GoOnWithoutTheStopped) {
 // The survivors must have a working communicator within one second after the kill.
 TEST_P(AgreeProcesses, ShrinkWithoutAList) {
   for (const std::vector<std::size_t>& dead : {std::vector<std::size_t>{2}, {0}, {0, 3}, {0, 1, 2}}) {
-    Report& report = make_report();
-    std::atomic<std::int64_t>& killed_ms = *new (
-        mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<std::int64_t>{0};
+    Report& report = shared_object<Report>();
+    std::atomic<std::int64_t>& killed_ms = shared_object<std::atomic<std::int64_t>>();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       sum_until_broken(rank, report);
       auto child = rank.shrink();
@@ -232,7 +225,7 @@ TEST_P(AgreeProcesses, ShrinkWithoutAList) {
 TEST_P(AgreeProcesses, ShrinkWhereverTheKillFalls) {
   std::mt19937 random(11);
   for (int round = 0; round < 10; ++round) {
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_all([&](Communicator& rank, std::int32_t me) {
       ++report.ready;
       while (report.go == 0) std::this_thread::yield();

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
-#include <new>
 #include <random>
 #include <vector>
 
@@ -50,9 +49,7 @@ TEST(ChecksumProcesses, ADeathInTheFirstCallEndsItOnAllRanks) {
   for (const char* transport : {"auto", "tcp"}) {
     int during = 0;  // number of jobs in which the first call failed on a survivor
     for (int round = 0; round < 10 || (during < 2 && round < 100); ++round) {
-      void* memory = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-      ASSERT_NE(memory, MAP_FAILED);
-      Progress& progress = *new (memory) Progress{};
+      Progress& progress = shared_object<Progress>();
       const std::int32_t victim = static_cast<std::int32_t>(random() % kRanks);
       const std::uint16_t port = free_port();
       std::vector<pid_t> children;

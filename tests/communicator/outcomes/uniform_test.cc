@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <new>
 #include <random>
 
 #include "communicator/process_support.h"
@@ -21,11 +20,6 @@ struct Report {
   std::atomic<std::int64_t> begun[kSize];  // number of calls
   std::atomic<std::int64_t> good[kSize];   // number of successful calls
 };
-
-Report& make_report() {
-  void* memory = mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return *new (memory) Report{};
-}
 
 // Starts the ranks of a job. Each is a process that ends when body(communicator, rank) returns.
 std::vector<pid_t> start_job(UniformCalls uniform, const char* transport,
@@ -54,6 +48,18 @@ bool broadcast(Communicator& rank, Report& report, std::int32_t root, const Call
   const Status status = rank.broadcast(data.data(), data.data(), data.size(), DataType::kFloat32, root, options);
   if (status.ok()) ++report.good[rank.rank()];
   return status.ok();
+}
+
+// Creates `ranks` ranks of this process, whose calls wait for twice patience().
+Communicators make_uniform_ranks(std::int32_t ranks, UniformCalls calls, const char* transport = "auto") {
+  CommunicatorOptions options;
+  options.transport = transport;
+  options.uniform = calls;
+  options.timeout = 2 * patience();
+  options.setup_timeout = 2 * patience();
+  auto made = Communicator::create_all(ranks, options);
+  EXPECT_TRUE(made.ok());
+  return made.ok() ? std::move(*made) : Communicators();
 }
 
 // Adds up one number of each rank.
@@ -115,7 +121,7 @@ TEST_P(Uniform, SurvivorsHaveAsManyGoodCalls) {
   for (int round = 0; round < 12; ++round) {
     const std::size_t victim = random() % kSize;
     const auto after = std::chrono::microseconds(20'000 + random() % 20'000);
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_job(way.calls, way.transport, [&](Communicator& rank, std::int32_t me) {
       while (true) {
         const auto root = static_cast<std::int32_t>(report.good[me] / 16 % kSize);
@@ -143,7 +149,7 @@ TEST(Uniform, TheRootKnowsThatACallWasNotPassedOn) {
     const bool uniform = calls == UniformCalls::kAll || asks;
     CallOptions options = with(Algorithm::kChain);
     options.uniform = asks;
-    Report& report = make_report();
+    Report& report = shared_object<Report>();
     const auto children = start_job(calls, "tcp", [&](Communicator& rank, std::int32_t me) {
       while (broadcast(rank, report, 0, options)) {
         while (me == 1 && report.good[me] == kGood) pause();
@@ -164,15 +170,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, Uniform, testing::ValuesIn(kWays), [](const auto&
 // A plain call has broken the communicator on rank 0, which makes no more calls. Rank 1 is in the next uniform call. It
 // would wait for four set-up timeouts if rank 0 had not settled the calls in its own call.
 TEST(Uniform, APlainCallThatBreaksTheCommunicatorKeepsNobodyWaiting) {
-  CommunicatorOptions options;
-  options.uniform = UniformCalls::kAsked;
-  options.timeout = 2 * patience();
-  options.setup_timeout = 2 * patience();
-  auto made = Communicator::create_all(3, options);
-  ASSERT_TRUE(made.ok());
+  Communicators ranks = make_uniform_ranks(3, UniformCalls::kAsked);
   std::atomic<int> begun{0};
   const auto start = std::chrono::steady_clock::now();
-  on_every_rank(*made, [&](Communicator& rank) {
+  on_every_rank(ranks, [&](Communicator& rank) {
     const CallOptions asking = asking_for_uniform();
     EXPECT_TRUE(sum_of_ones(rank, asking).ok());
     if (rank.rank() == 2) {
@@ -195,16 +196,10 @@ TEST(Uniform, APlainCallThatBreaksTheCommunicatorKeepsNobodyWaiting) {
 TEST(Uniform, ARankWhoseCallFailedKeepsNobodyWaitingInAReceive) {
   for (const char* transport : {"shm", "tcp"}) {
     for (const UniformCalls calls : {UniformCalls::kAll, UniformCalls::kAsked}) {
-      CommunicatorOptions options;
-      options.transport = transport;
-      options.uniform = calls;
-      options.timeout = 2 * patience();
-      options.setup_timeout = 2 * patience();
-      auto made = Communicator::create_all(3, options);
-      ASSERT_TRUE(made.ok());
+      Communicators ranks = make_uniform_ranks(3, calls, transport);
       std::atomic<int> begun{0};
       const auto start = std::chrono::steady_clock::now();
-      on_every_rank(*made, [&](Communicator& rank) {
+      on_every_rank(ranks, [&](Communicator& rank) {
         SCOPED_TRACE(fmt::format("{}, uniform {}, rank {}", transport, static_cast<int>(calls), rank.rank()));
         EXPECT_TRUE(sum_of_ones(rank).ok());
         Status failed;
@@ -235,14 +230,9 @@ TEST(Uniform, ARankWhoseCallFailedKeepsNobodyWaitingInAReceive) {
 // numbers of calls, so the communicator ends.
 TEST(Uniform, TheVoteMatchesNoCallOfTheProgram) {
   for (const char* transport : {"shm", "tcp"}) {
-    CommunicatorOptions options;
-    options.transport = transport;
-    options.uniform = UniformCalls::kAsked;
-    options.timeout = patience();
-    auto made = Communicator::create_all(2, options);
-    ASSERT_TRUE(made.ok());
+    Communicators ranks = make_uniform_ranks(2, UniformCalls::kAsked, transport);
     const auto start = std::chrono::steady_clock::now();
-    on_every_rank(*made, [](Communicator& rank) {
+    on_every_rank(ranks, [](Communicator& rank) {
       for (int call = 0; call < 2; ++call) EXPECT_TRUE(sum_of_ones(rank, {}, ReduceOp::kMin).ok());
       Status status = sum_of_ones(rank, rank.rank() == 0 ? asking_for_uniform() : CallOptions());
       if (rank.rank() == 1) {
@@ -266,7 +256,7 @@ TEST(Uniform, TheVoteMatchesNoCallOfTheProgram) {
 // them once.
 TEST(Uniform, APlainCallThatFailsMeetsARankThatShrinks) {
   const std::uint16_t port = free_port();
-  Report& report = make_report();
+  Report& report = shared_object<Report>();
   std::vector<pid_t> children;
   for (std::int32_t me = 0; me < 3; ++me) {
     children.push_back(start([&, me] {

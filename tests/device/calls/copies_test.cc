@@ -2,18 +2,17 @@
 // and the calls must keep their order with calls by kernels. If some rank cannot use copies, kernels must carry out the
 // call. Also tests ranks that do not make the call, or make a different one.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/device/calls/windows_support.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::testing {
 namespace {
@@ -313,18 +312,13 @@ TEST(DeviceCopiesOfJobs, ARankThatHasDiedIsNamed) {
 // still map.
 class ProcessCounter {
  public:
-  ProcessCounter() {
-    void* shared = mmap(nullptr, sizeof(*count_), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(shared, MAP_FAILED);
-    count_ = new (shared) std::atomic<int>(0);  // in the shared page
-  }
-  void arrive() const { count_->fetch_add(1); }
+  void arrive() const { count_.fetch_add(1); }
   void wait_for(int processes) const {
-    must(test::eventually([&] { return count_->load() >= processes; }), "the other processes did not reach this point");
+    must(test::eventually([&] { return count_.load() >= processes; }), "the other processes did not reach this point");
   }
 
  private:
-  std::atomic<int>* count_ = nullptr;  // never unmapped
+  std::atomic<int>& count_ = test::shared_object<std::atomic<int>>();
 };
 
 TEST(DeviceCopiesOfJobs, ARankThatDoesNotComeIsNamed) {

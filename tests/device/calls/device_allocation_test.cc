@@ -2,7 +2,6 @@
 // trial (see support/allocation_sweep.h). Allocations of the fake driver itself never fail, because a real driver
 // reports a lack of memory by its result and does not throw.
 #include <pthread.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +16,7 @@
 #include "engine/segments.h"
 #include "support/allocation_sweep.h"
 #include "tests/device/calls/jobs_support.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::testing {
 namespace {
@@ -169,9 +169,7 @@ struct Shared {
 };
 
 Shared& make_shared_state() {
-  void* const pages = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) std::abort();
-  Shared& shared = *new (pages) Shared;
+  Shared& shared = shared_object<Shared>();
   pthread_barrierattr_t attributes;
   pthread_barrierattr_init(&attributes);
   pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);

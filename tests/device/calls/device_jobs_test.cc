@@ -1,6 +1,5 @@
 // Tests of calls that the GPUs carry out between processes. The processes have one GPU each, or share GPUs. On a shared
 // GPU, a kernel must not wait for a kernel of another process.
-#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
@@ -15,6 +14,7 @@
 
 #include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::testing {
 namespace {
@@ -168,8 +168,7 @@ TEST(DeviceJobs, AProcessThatDiedAmongThoseWithGpusOfTheirOwn) { EXPECT_TRUE(Job
 TEST(DeviceJobs, AProcessThatDiedAmongThoseOnOneGpu) { EXPECT_TRUE(Job({0, 0, 0}).run(check_missing)); }
 
 // The number of ranks of a job that have finished their checks, in memory that all its processes share.
-std::atomic<int>& done =
-    *new (mmap(nullptr, sizeof(done), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>{0};
+std::atomic<int>& done = test::shared_object<std::atomic<int>>();
 
 void wait_until_done(Communicator& rank) {
   must(test::eventually([&] { return done == rank.size() - 1; }), "the other ranks did not finish");

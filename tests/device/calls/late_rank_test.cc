@@ -2,7 +2,6 @@
 // than a minute, so only the full run has it.
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,15 +15,14 @@
 
 #include "tests/device/calls/jobs_support.h"
 #include "tests/support/patience.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::testing {
 namespace {
 
 // The log of all ranks, and whether rank 1 has looked at the call after it was stopped; in memory of all processes.
 FILE* log_file = nullptr;
-std::atomic<bool>& looked_again =
-    *new (mmap(nullptr, sizeof(looked_again), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-        std::atomic<bool>{false};
+std::atomic<bool>& looked_again = test::shared_object<std::atomic<bool>>();
 
 std::string log_text() {
   std::string text(10'000, '\0');

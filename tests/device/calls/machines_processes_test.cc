@@ -1,6 +1,5 @@
 // Tests of long all_reduce calls on GPUs of several machines between processes: two processes on each of two machines,
 // with a GPU each, on the fake driver.
-#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include "tests/device/calls/jobs_support.h"
 #include "tests/device/calls/machines_support.h"
 #include "tests/support/patience.h"
+#include "tests/support/shared_object.h"
 
 namespace tutti::testing {
 namespace {
@@ -38,8 +38,7 @@ TEST(MachinesOfProcesses, RunALongCallInParts) {
 // connections between ranks, and these GPUs have one for each of their blocks. Both machines run the call in parts.
 TEST(MachinesOfProcesses, WithDifferentGpusRunALongCallInParts) {
   setenv("FAKE_CUDA_DEVICES", "12", 1);
-  auto& begun = *static_cast<std::atomic<int>*>(
-      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto& begun = test::shared_object<std::atomic<int>>();
   Job job({{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
   job.set_processes_of_a_machine(1);
   const auto begin = [&] {
@@ -65,8 +64,7 @@ TEST(MachinesOfProcesses, TheDeathOfARankEndsTheCallsOfAll) {
     std::atomic<int> ended;
     std::atomic<int> named;
   };
-  auto& counts =
-      *static_cast<Counts*>(mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto& counts = test::shared_object<Counts>();
   const auto body = [&](Communicator& rank, const Gpu&) {
     if (rank.rank() == 3) _exit(0);
     const RankBuffer buffer(rank);
