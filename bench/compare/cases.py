@@ -29,20 +29,25 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 SECTIONS = ("memory", "loopback", "veth", "many", "sessions", "collectives", "tuned", "waiting", "busy")
 # The section "tuned" has only sizes from this one on: for smaller ones malloc keeps scratch memory without settings.
 TUNED_FROM = MIB
-# The section "busy" has only sizes up to this one: for longer ones, how a rank waits hardly matters.
+# The section "busy" has only sizes up to this one, because one call of a longer one takes many time slices anyway.
 BUSY_UP_TO = 16 * MIB
 MAX_RANKS = 64
 
 
 @dataclass(frozen=True)
 class Load:
-    """What takes processor time from the ranks of a job: busy loops of another session, or a quota."""
+    """What takes processor time from the ranks of a job: busy loops of another session, or a quota. Load(): nothing."""
 
     loops: int = 0  # number of processes that compute all the time
     quota_percent: int = 0  # how much of all cores the ranks may use together; 0: all of it
 
+    def __bool__(self) -> bool:
+        return bool(self.loops or self.quota_percent)
+
     @property
     def name(self) -> str:
+        if not self:
+            return ""
         if self.quota_percent:
             return f"{self.quota_percent}% quota"
         return "1 busy loop" if self.loops == 1 else f"{self.loops} busy loops"
@@ -61,7 +66,7 @@ class Case:
     measure: str = "time"  # or "late", "idle"; see enum Measure in options.h
     own_sessions: bool = False  # each rank is started through setsid, so it has its own scheduling autogroup
     tuned: bool = False  # peers run with a malloc that is configured to keep memory
-    load: Load | None = None  # what the ranks share the cores with
+    load: Load = Load()  # what the ranks share the cores with
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ class JobLoad:
     raises OSError.
     """
 
-    def __init__(self, load: Load | None) -> None:
-        self._load = load or Load()
+    def __init__(self, load: Load) -> None:
+        self._load = load
         self._loops: subprocess.Popen[bytes] | None = None
         self._cgroup: Path | None = None
 

@@ -24,7 +24,8 @@ LAUNCHERS = {
     "impi": str(PYPI / "impi/bin/mpiexec.hydra"),
 }
 MAKERS = ("tutti", *LAUNCHERS, "gloo")
-# Libraries that cannot be told to give up the core while they wait. On busy cores, a call takes them many time slices.
+# Libraries that keep the core while they wait, with the settings of launch(). On busy cores, a call takes them many time
+# slices. Intel MPI has a setting with which it gives up the core (I_MPI_THREAD_YIELD), which was not measured.
 SPINNING = ("mpich", "mpich5", "impi")
 # Port of Tutti's rendezvous server in a network namespace of with_machines.sh, in which no other program uses the port.
 TUTTI_PORT = 29477
@@ -185,7 +186,7 @@ def variants_beside(place: str, beside: str) -> list[Variant]:
 def variants_of(case: Case, only: tuple[str, ...], beside: str = "") -> list[Variant]:
     """The variants for a case, limited to the names in `only` unless that is empty. Two algorithms of Gloo exist only
     for all-reduce. They, ompi_nocma, tutti_heap and beside_heap are measured only for the time of an all-reduce. The
-    libraries that always spin are left out if the ranks share the cores with other programs."""
+    libraries in SPINNING are left out if the ranks share the cores with other programs."""
     found = variants(case.place) + (variants_beside(case.place, beside) if beside else [])
     found = [v for v in found if not only or v.name in only]
     if case.load:

@@ -43,7 +43,7 @@ class Run:
         for case in cases:
             if case.place == "veth" and "MACHINES" not in os.environ:
                 continue  # _run_between_machines() runs these cases in another process
-            if case.load and case.load.quota_percent and (why := why_no_quota()):
+            if case.load.quota_percent and (why := why_no_quota()):
                 _say(f"{case.section}: {case.load.name}, {case.ranks} ranks: skipped: {why}")
                 continue
             for variant in self._in_turn(case, number):
@@ -61,8 +61,8 @@ class Run:
 
     def _run_case(self, results: Results, variant: Variant, case: Case, number: int) -> None:
         def cell_of(size: int) -> Cell:
-            load = case.load.name if case.load else ""
-            return results.cell(case.section, case.collective, case.ranks, size, variant.name, case.measure, load)
+            name = case.load.name
+            return results.cell(case.section, case.collective, case.ranks, size, variant.name, case.measure, name)
 
         sizes = []
         for size in case.sizes:

@@ -45,8 +45,8 @@ def headline(collective: str, ranks: int, cores: int, loaded: bool = False) -> s
     If there is a core for each rank, it is the median call after a barrier, as the mean over the ranks, because
     preemption by other programs hardly changes it. If there are more ranks than cores, or if the ranks share the cores
     with other programs (`loaded`), it is the mean of consecutive calls, because this includes the switches between
-    processes. If the collective has a root, which may return before the
-    other ranks have entered the call, it is the median call after a barrier on the slowest rank.
+    processes. If the collective has a root, which may return before the other ranks have entered the call, it is the
+    median call after a barrier on the slowest rank.
     """
     if collective in ROOTED:
         return "slowest_median_us"

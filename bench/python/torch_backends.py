@@ -189,7 +189,7 @@ def load_of(arguments: argparse.Namespace) -> Load:
 def table(entries: List[Dict[str, Any]], load: Load) -> str:
     import torch
 
-    beside = f", {load.name}" if load != Load() else ""
+    beside = f", {load.name}" if load else ""
     lines = [f"torch {torch.__version__}, {os.cpu_count()} cores{beside}, microseconds, median of {ROUNDS} rounds", ""]
     lines += ["| collective | ranks | bytes | tutti | gloo | times as quick |", "|---|---|---|---|---|---|"]
     for entry in entries:

@@ -120,11 +120,11 @@ class LaunchTest(unittest.TestCase):
 
     def test_open_mpi_yields_when_ranks_outnumber_cores_or_cores_are_busy(self) -> None:
         ompi = next(variant for variant in variants("memory") if variant.name == "ompi")
-        for ranks, load, yields in ((2, None, "0"), (4, None, "1"), (2, Load(loops=1), "1")):
+        for ranks, load, yields in ((2, Load(), "0"), (4, Load(), "1"), (2, Load(loops=1), "1")):
             [process] = launch(ompi, Case("memory", "memory", "all_reduce", ranks, (8,), load=load), self.place, [])
             self.assertEqual(process.arguments[process.arguments.index("mpi_yield_when_idle") + 1], yields)
 
-    def test_on_busy_cores_nothing_is_pinned_and_libraries_that_only_spin_are_left_out(self) -> None:
+    def test_on_busy_cores_nothing_is_pinned_and_libraries_that_do_not_yield_are_left_out(self) -> None:
         case = Case("busy", "memory", "all_reduce", 2, (8,), load=Load(loops=1))
         found = variants_of(case, ())
         self.assertTrue({"tutti_plain", "ompi", "gloo_ring"} <= {variant.name for variant in found})
