@@ -25,7 +25,7 @@ std::string describe(const Transfer& transfer);
 // Describes the unfinished transfers of an exchange by the first of them and the number of the others. For a probe the
 // text is "next_sender()". If all transfers have ended, it is "a group of sends and receives".
 std::string describe_unfinished(const Exchange& exchange);
-// The peers of the unfinished transfers, sorted, each once.
+// The peers of the unfinished transfers, in ascending order and without repetitions.
 std::vector<std::uint32_t> unfinished_peers(const Exchange& exchange);
 
 }  // namespace tutti

@@ -44,9 +44,9 @@ class OperationRecorder {
   void wait(std::span<const std::shared_ptr<Operation>> active, std::int64_t now_ns) {
     if (context_.recorder != nullptr && context_.recorder->should_record_wait(now_ns)) record_wait(active, now_ns);
   }
-  // Records the numbers of TCP segments that were sent again. sample_retransmissions() does nothing if its last sample
-  // is less than `every_ns` ago.
+  // Records how many TCP segments the kernel has sent again to each peer.
   void record_retransmissions();
+  // Does the same, unless it did so less than `every_ns` ago. `now_ns`: the time.
   void sample_retransmissions(std::int64_t now_ns, std::int64_t every_ns = kSampleEveryNs) {
     if (context_.recorder == nullptr || now_ns - last_sample_ns_ < every_ns) return;
     last_sample_ns_ = now_ns;
@@ -54,7 +54,8 @@ class OperationRecorder {
   }
 
  private:
-  // Between two samples of sample_retransmissions(): while calls run, and if calls fail. Many can fail at once.
+  // The least time between two recordings by sample_retransmissions(): while calls run, and when a call fails, because
+  // many calls can fail at once.
   static constexpr std::int64_t kSampleEveryNs = 1'000'000'000;
   static constexpr std::int64_t kLeastBetweenSamplesNs = 10'000'000;
 

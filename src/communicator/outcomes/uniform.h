@@ -77,8 +77,8 @@ class UniformMode {
   // call. The vote waits for the longer of this and the communicator's timeout, because a rank whose call has timed out
   // must still wait for ranks that are late.
   Status confirm(const Status& own, std::chrono::milliseconds timeout);
-  // Refuses all further calls, uniform or not, because of `reason`. Informs the other ranks, so that none waits in a
-  // receive from this rank while this rank waits for it. Then calls settle() and returns its result.
+  // From now on, refuses all calls, uniform or not, with the error `reason`. Informs the other ranks, so that none
+  // waits in a receive from this rank while this rank waits for it. Then calls settle() and returns its result.
   Result<bool> end_calls(const Error& reason, bool own_ok);
   // Agrees with the surviving ranks on how the last uniform call ended, and returns whether it succeeded. `own_ok`: the
   // call succeeded on this rank, and run() still waits for its outcome. Errors: those of agree().
