@@ -36,9 +36,10 @@ MAX_RANKS = 64
 
 @dataclass(frozen=True)
 class Load:
-    """What takes processor time from the ranks of a job: busy loops of another session, or a quota. Load(): nothing."""
+    """What takes processor time from the ranks of a job: busy loops, or a quota. Load(): nothing."""
 
     loops: int = 0  # number of processes that compute all the time
+    same_session: bool = False  # the loops are in the ranks' session, and not in a session of their own
     quota_percent: int = 0  # how much of all cores the ranks may use together; 0: all of it
 
     def __bool__(self) -> bool:
@@ -50,10 +51,18 @@ class Load:
             return ""
         if self.quota_percent:
             return f"{self.quota_percent}% quota"
-        return "1 busy loop" if self.loops == 1 else f"{self.loops} busy loops"
+        loops = "1 busy loop" if self.loops == 1 else f"{self.loops} busy loops"
+        return f"{loops} of the same session" if self.same_session else loops
 
 
-BUSY_LOADS = (Load(loops=1), Load(loops=2), Load(loops=4), Load(quota_percent=20))
+BUSY_LOADS = (
+    Load(loops=1),
+    Load(loops=2),
+    Load(loops=4),
+    Load(loops=1, same_session=True),
+    Load(loops=4, same_session=True),
+    Load(quota_percent=20),
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cases import Load
 
-# Starts as many processes as its argument says, all in one session, each of which computes until it is killed.
+# Starts as many processes as its argument says, each of which computes until it is killed.
 _BUSY_LOOPS = """
 import ctypes, os, signal, sys
 for _ in range(int(sys.argv[1]) - 1):
@@ -32,9 +32,10 @@ _REMOVAL_S = 5.0  # time for the kernel to take ended processes out of a cgroup
 class JobLoad:
     """The load of one job, as a context. Each process of the job calls enter() before it starts its program.
 
-    All busy loops are in one session of their own, so that Linux's scheduler takes them for one other program (an
-    autogroup). A quota needs a cgroup with the controller `cpu`, and the right to make one; if that fails, the context
-    raises OSError.
+    Linux's scheduler takes the processes of a session for one program (an autogroup), and divides the processor time
+    among programs first. So busy loops of another session take half of the time of their cores, and loops of the ranks'
+    own session as much as so many ranks. A quota needs a cgroup with the controller `cpu`, and the right to make one;
+    if that fails, the context raises OSError.
     """
 
     def __init__(self, load: Load) -> None:
@@ -48,7 +49,7 @@ class JobLoad:
         if self._load.loops:
             self._loops = subprocess.Popen(
                 [sys.executable, "-c", _BUSY_LOOPS, str(self._load.loops)],
-                start_new_session=True,
+                start_new_session=not self._load.same_session,
                 preexec_fn=die_with_parent,
             )
         return self

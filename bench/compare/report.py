@@ -60,10 +60,10 @@ _SESSIONS = (
 _COLLECTIVES = "The size is that of the larger buffer, input or output, as in nccl-tests."
 
 _BUSY = """\
-The ranks share the cores with busy loops, all of them in one other session, or may use only a part of the
-processor time (a cgroup's quota: so much of all cores, granted anew every 100 ms). No rank is pinned. The times are
-those of calls back to back on the slowest rank. Open MPI yields while it waits. Libraries that
-keep the core while they wait are left out."""
+The ranks share the cores with busy loops, or may use only a part of the processor time (a cgroup's quota: so much of
+all cores, granted anew every 100 ms). The loops are in one other session, unless the title says otherwise: the kernel
+divides the time of a core among sessions first. No rank is pinned. The times are those of calls back to back on the
+slowest rank. Open MPI yields while it waits. Libraries that keep the core while they wait are left out."""
 
 _WAITING = """\
 Processor time, user and system, of a process (all its threads), in percent of the elapsed time. Waiting: in an

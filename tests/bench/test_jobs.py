@@ -68,15 +68,18 @@ class JobsTest(unittest.TestCase):
         self.assertEqual((outcome.records, outcome.failure), ([], "failed: no such device"))
         self.assertEqual(descendants(os.getpid()), [])
 
-    def test_busy_loops_of_one_other_session_run_beside_a_job_and_end_with_it(self) -> None:
-        with JobLoad(Load(loops=3)):
-            while len(loops := descendants(os.getpid())) < 3:
+    def test_busy_loops_of_one_session_run_beside_a_job_and_end_with_it(self) -> None:
+        for same_session in (False, True):
+            with JobLoad(Load(loops=3, same_session=same_session)):
+                while len(loops := [pid for pid in descendants(os.getpid()) if alive(pid)]) < 3:
+                    time.sleep(0.01)
+                sessions = {os.getsid(pid) for pid in loops}
+            self.assertEqual(len(sessions), 1)
+            self.assertEqual(os.getsid(0) in sessions, same_session)
+            self.run_with(f"cut -d ' ' -f 6 /proc/self/stat >{self.bin}/session\n{RECORD}")  # the session of a rank
+            self.assertEqual(int((self.bin / "session").read_text()), os.getsid(0))
+            while any(alive(pid) for pid in loops):
                 time.sleep(0.01)
-            sessions = {os.getsid(pid) for pid in loops}
-        self.assertEqual(len(sessions), 1)
-        self.assertNotIn(os.getsid(0), sessions)
-        while any(alive(pid) for pid in loops):
-            time.sleep(0.01)
 
     def test_a_quota_applies_to_the_ranks_of_the_job_and_is_removed_with_it(self) -> None:
         if why := why_no_quota():
