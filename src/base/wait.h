@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace tutti {
 
@@ -25,9 +26,12 @@ class Doorbell {
 
 // The state of one wait. Owned by the waiting thread.
 struct Idle {
-  std::uint32_t rounds = 0;  // pauses since the last progress
-  std::uint32_t sleeps = 0;  // how many of these pauses slept on the doorbell
-  bool armed = false;        // the doorbell is armed
+  std::uint32_t rounds = 0;        // pauses since the last progress
+  std::uint32_t sleeps = 0;        // how many of these pauses slept on the doorbell
+  bool armed = false;              // the doorbell is armed
+  std::uint32_t long_yields = 0;   // how many of these pauses were long yields; see AdaptiveWaiter
+  bool lost_core = false;          // other threads keep the core for long if this one yields
+  std::int64_t yielded_at_ns = 0;  // when the last measured yield ended
 };
 
 // Called between two polls of a spinning wait. It saves power, and leaves resources to the core's other hardware
@@ -71,31 +75,63 @@ struct WaitLimits {
 // yields the core after a few polls.
 WaitLimits wait_limits(std::uint32_t ranks, std::uint32_t cores);
 
+// What AdaptiveWaiter asks of the scheduler. Tests replace it.
+class CoreScheduler {
+ public:
+  virtual ~CoreScheduler() = default;
+  virtual void yield();
+  virtual std::int64_t now_ns();
+  // The time slice of the calling thread, in nanoseconds, and the requests to change it (base/system/time_slice.h).
+  virtual std::int64_t usual_time_slice_ns();
+  virtual void shorten_time_slice();
+  virtual void restore_time_slice();
+};
+
 // Adapts the number of spins and yields to their success. They can be useless for two reasons. A peer that shares this
 // core (because other programs use the other cores) cannot answer while this rank spins. And a yield gives the core
 // only to threads of the same scheduling group: on Linux every session is such a group, so ranks that were started by
 // setsid must sleep to let each other run. So a wait that lasts longer than the spins or the yields halves their
 // number, down to a small minimum, and a wait that ends during them doubles it, up to the limit.
 //
+// A yield is worse than useless if the core goes to a thread that computes and waits for nobody: that thread keeps it
+// for a whole time slice, some milliseconds. The wait then usually ends during its yields, as if they had been of use.
+// So the waiter measures the yields of some waits. If one of them is long, which is more than half of a time slice, and
+// so is another one in the same wait or soon afterwards, the core is lost: this wait sleeps, and later waits do not
+// yield. (A single long yield means little. A thread of another session may take the core at any time, and then yields
+// are not the reason.) A thread that sleeps while the core is lost asks for a short time slice, so that the scheduler
+// prefers it to such threads when it is woken.
+//
 // After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
 // probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits,
-// up to a maximum.
+// up to a maximum. While the core is lost, a probe consists of several waits, because some yields go to other ranks and
+// are short. The first long yield ends it.
 class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits);
+  AdaptiveWaiter(WaitLimits limits, std::unique_ptr<CoreScheduler> scheduler);
+  ~AdaptiveWaiter() override;
   void pause(Idle& idle, Doorbell& doorbell, std::int64_t max_sleep_ns) override;
   std::uint32_t spins() const override { return spins_; }
   std::uint32_t yields() const { return yields_; }
 
  private:
   void ended(const Idle& idle) override;
+  void ended_without_core(const Idle& idle);  // if the core was lost in this wait or before it
+  void yield(Idle& idle);
+  void begin_probe();
+  std::unique_ptr<CoreScheduler> scheduler_;
   WaitLimits limits_;
   std::uint32_t spins_;
   std::uint32_t yields_;
-  bool probing_ = false;           // the present wait, or the next one, is a probe
-  WaitLimits learnt_;              // values of spins_ and yields_ before the probe; used again if the probe fails
-  std::uint32_t slept_waits_ = 0;  // since the last probe: number of waits that armed the doorbell
-  std::uint32_t probe_interval_;   // when slept_waits_ reaches this number, the next wait is a probe
+  bool probing_ = false;                 // the present wait, or the next one, is a probe or part of one
+  WaitLimits learnt_;                    // spins_ and yields_ before the probe; used again if the probe fails
+  std::uint32_t waits_since_probe_ = 0;  // that slept, or if the core is lost, all
+  std::uint32_t probe_interval_;         // when waits_since_probe_ reaches this number, the next wait is a probe
+  std::uint32_t yielded_waits_ = 0;      // number of waits so far that yielded
+  bool measures_yields_ = true;          // the present wait, or the next one, measures its yields
+  std::uint32_t suspicion_ = 0;          // number of waits in which another long yield means that the core is lost
+  bool lost_core_ = false;               // other threads keep the core for long if this one yields
+  std::uint32_t proof_ = 0;              // how much the present probe has shown that the core is not lost any more
 };
 
 }  // namespace tutti

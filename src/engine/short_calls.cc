@@ -149,7 +149,9 @@ void ShortCalls::poll_with_pauses(std::uint32_t changes) {
   }
   if (tasks_.running()->done()) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
   // The wait goes on in ProgressLoop, so its length is not known yet. Therefore disarm the doorbell without
-  // reset(), which would report the end of the wait to the Waiter.
+  // reset(), which would report the end of the wait to the Waiter. But long yields are reported, because the Waiter
+  // does not yield as much after them.
+  if (idle.long_yields > 0) return context_.environment.waiter->reset(idle, context_.transport.doorbell());
   if (idle.armed) context_.transport.doorbell().disarm();
 }
 

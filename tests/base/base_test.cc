@@ -1,17 +1,14 @@
-// Tests Result, the names of enums, call tags and AdaptiveWaiter.
+// Tests Result, the names of enums, and call tags.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #include "base/assert.h"
 #include "base/call_tag.h"
 #include "base/exceptions.h"
 #include "base/system_error.h"
-#include "base/wait.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
@@ -122,86 +119,6 @@ TEST(CallTag, NamesThePurposeOfACallThatTuttiMakes) {
   EXPECT_EQ(first_difference(plain, vote), CallArgument::kDigest);
   EXPECT_EQ(describe(vote, CallArgument::kDigest), "the vote on a uniform call");
   EXPECT_EQ(describe(plain, CallArgument::kDigest), "an ordinary call");
-}
-
-// A doorbell that records the calls of a waiter.
-class FakeDoorbell final : public Doorbell {
- public:
-  void arm() override { ++armed; }
-  void disarm() override { ++disarmed; }
-  void sleep(std::int64_t timeout_ns) override { sleeps_ns.push_back(timeout_ns); }
-  void ring() override {}
-  int armed = 0;
-  int disarmed = 0;
-  std::vector<std::int64_t> sleeps_ns;
-};
-
-TEST(AdaptiveWaiter, SpinsThenYieldsThenArmsAndLetsTheCallerLookBeforeEverySleep) {
-  AdaptiveWaiter waiter({.spins = 3, .yields = 2});
-  FakeDoorbell bell;
-  Idle idle;
-  for (int round = 0; round < 5; ++round) waiter.pause(idle, bell, 10'000'000);
-  EXPECT_EQ(bell.armed, 0);
-  waiter.pause(idle, bell, 10'000'000);
-  EXPECT_EQ(bell.armed, 1) << "armed but not asleep, so that the caller polls once more";
-  EXPECT_TRUE(bell.sleeps_ns.empty());
-  for (int sleep = 0; sleep < 6; ++sleep) {
-    waiter.pause(idle, bell, 10'000'000);
-    waiter.pause(idle, bell, 10'000'000);
-  }
-  EXPECT_EQ(bell.armed, 7);
-  EXPECT_EQ(bell.sleeps_ns,
-            (std::vector<std::int64_t>{1'000'000, 2'000'000, 4'000'000, 8'000'000, 10'000'000, 10'000'000}));
-  EXPECT_EQ(idle.sleeps, 6u);
-  waiter.reset(idle, bell);
-  EXPECT_EQ(bell.disarmed, 1);
-  EXPECT_EQ(idle.rounds, 0u);
-}
-
-// Simulates one wait that ends after the given number of pauses.
-void wait_for(AdaptiveWaiter& waiter, Doorbell& bell, std::uint32_t rounds) {
-  Idle idle;
-  for (std::uint32_t round = 0; round < rounds; ++round) waiter.pause(idle, bell, 1'000'000);
-  waiter.reset(idle, bell);
-}
-
-TEST(AdaptiveWaiter, SpinsLessWhereSpinningIsInVainAndMoreWhereItPays) {
-  AdaptiveWaiter waiter({.spins = 160, .yields = 2});
-  FakeDoorbell bell;
-  const auto wait_of = [&](std::uint32_t rounds) { wait_for(waiter, bell, rounds); };
-  wait_of(161);
-  EXPECT_EQ(waiter.spins(), 80u);
-  for (int wait = 0; wait < 10; ++wait) wait_of(200);
-  EXPECT_EQ(waiter.spins(), 10u) << "the waiter must keep a minimum of spins";
-  wait_of(5);
-  EXPECT_EQ(waiter.spins(), 20u);
-  for (int wait = 0; wait < 10; ++wait) wait_of(1);
-  EXPECT_EQ(waiter.spins(), 160u) << "the spins must not exceed the limit";
-}
-
-// After long waits, the waiter goes to sleep early. Then the waits become short enough for the full limits.
-TEST(AdaptiveWaiter, FindsOutThatWaitsHaveBecomeShorter) {
-  AdaptiveWaiter waiter({.spins = 160, .yields = 20});
-  FakeDoorbell bell;
-  const auto wait_of = [&](std::uint32_t rounds) { wait_for(waiter, bell, rounds); };
-  std::uint32_t probes = 0;
-  for (int wait = 0; wait < 1000; ++wait) {
-    probes += waiter.spins() == 160 && wait > 20 ? 1 : 0;
-    wait_of(200);
-  }
-  EXPECT_GE(probes, 3u);
-  EXPECT_LE(probes, 6u) << "the waiter must probe less and less often";
-  EXPECT_EQ(waiter.spins(), 10u);
-  for (int wait = 0; wait < 1100; ++wait) wait_of(100);  // longer than the spins and yields that remained
-  EXPECT_EQ(waiter.spins(), 160u);
-  const auto sleeps = bell.sleeps_ns.size();
-  for (int wait = 0; wait < 100; ++wait) wait_of(100);
-  EXPECT_EQ(bell.sleeps_ns.size(), sleeps);
-}
-
-TEST(WaitLimits, MoreRanksThanCoresSpinLess) {
-  EXPECT_LT(wait_limits(3, 2).spins, wait_limits(2, 2).spins);
-  EXPECT_GT(wait_limits(3, 2).yields, 0u);
 }
 
 }  // namespace
