@@ -71,13 +71,13 @@ void AdaptiveWaiter::pause(Idle& idle, Doorbell& doorbell, std::int64_t max_slee
   const std::uint32_t round = idle.rounds++;
   if (round < spins_) {
     relax();
-  } else if (round - spins_ < yields_ && !idle.lost_core) {
+  } else if (round - spins_ < yields_ && !idle.must_sleep) {
     yield(idle);
   } else if (!idle.armed) {
     doorbell.arm();  // the caller polls once more before the sleep
     idle.armed = true;
   } else {
-    if (idle.lost_core || (lost_core_ && !probing_)) scheduler_->shorten_time_slice();
+    if (idle.must_sleep || (core_is_lost_ && !probing_)) scheduler_->shorten_time_slice();
     const std::int64_t wish_ns = kFirstSleepNs << std::min<std::uint32_t>(idle.sleeps, 16);
     doorbell.sleep(std::min(wish_ns, max_sleep_ns));
     idle.armed = false;
@@ -94,11 +94,11 @@ void AdaptiveWaiter::yield(Idle& idle) {
   if (took_ns <= kShortestTimeSliceNs / 2) return;  // so the next call is rare, because it makes a system call
   const std::int64_t slice_ns = scheduler_->usual_time_slice_ns();
   if (took_ns <= (slice_ns > 0 ? slice_ns : kDefaultSliceNs) / 2) return;
-  idle.lost_core = ++idle.long_yields > 1 || suspicion_ > 0 || lost_core_;
+  idle.must_sleep = ++idle.long_yields > 1 || suspicion_ > 0 || core_is_lost_;
 }
 
 void AdaptiveWaiter::ended(const Idle& idle) {
-  if (lost_core_ || idle.lost_core) return ended_without_core(idle);
+  if (core_is_lost_ || idle.must_sleep) return ended_without_core(idle);
   const bool slept = idle.sleeps > 0 || idle.armed;
   const bool yielded = idle.rounds > spins_;
   if (std::exchange(probing_, false)) {
@@ -122,10 +122,10 @@ void AdaptiveWaiter::ended(const Idle& idle) {
 
 void AdaptiveWaiter::ended_without_core(const Idle& idle) {
   const bool outlasted_spins = idle.rounds > spins_;
-  if (idle.lost_core) {
-    probe_interval_ = lost_core_ ? std::min(2 * probe_interval_, kMaxProbeInterval) : kFirstProbeInterval;
+  if (idle.must_sleep) {
+    probe_interval_ = core_is_lost_ ? std::min(2 * probe_interval_, kMaxProbeInterval) : kFirstProbeInterval;
     waits_since_probe_ = 0;
-    lost_core_ = true;
+    core_is_lost_ = true;
     if (std::exchange(probing_, false)) spins_ = learnt_.spins;
     yields_ = 0;
   } else if (!probing_) {
@@ -135,7 +135,7 @@ void AdaptiveWaiter::ended_without_core(const Idle& idle) {
     proof_ += outlasted_spins ? kProofByYields : 1;
     if (proof_ < kFullProof) return;  // the probe goes on with the next wait
     probing_ = false;
-    lost_core_ = false;
+    core_is_lost_ = false;
     suspicion_ = 0;
     probe_interval_ = kFirstProbeInterval;
   }
@@ -150,7 +150,7 @@ void AdaptiveWaiter::begin_probe() {
   yields_ = limits_.yields;
   proof_ = 0;
   // The probe must show how this thread fares with its usual slice.
-  if (lost_core_) scheduler_->restore_time_slice();
+  if (core_is_lost_) scheduler_->restore_time_slice();
 }
 
 }  // namespace tutti

@@ -30,7 +30,7 @@ struct Idle {
   std::uint32_t sleeps = 0;        // how many of these pauses slept on the doorbell
   bool armed = false;              // the doorbell is armed
   std::uint32_t long_yields = 0;   // how many of these pauses were long yields; see AdaptiveWaiter
-  bool lost_core = false;          // other threads keep the core for long if this one yields
+  bool must_sleep = false;         // its long yields have shown that the core is lost, so this wait yields no more
   std::int64_t yielded_at_ns = 0;  // when the last measured yield ended
 };
 
@@ -103,8 +103,8 @@ class CoreScheduler {
 //
 // After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
 // probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits,
-// up to a maximum. While the core is lost, a probe consists of several waits, because some yields go to other ranks and
-// are short. The first long yield ends it.
+// up to a maximum. While the core is lost, a probe consists of several waits, because a yield that gives the core to
+// another rank is short even then. The first long yield ends the probe.
 class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits);
@@ -130,7 +130,7 @@ class AdaptiveWaiter final : public Waiter {
   std::uint32_t yielded_waits_ = 0;      // number of waits so far that yielded
   bool measures_yields_ = true;          // the present wait, or the next one, measures its yields
   std::uint32_t suspicion_ = 0;          // number of waits in which another long yield means that the core is lost
-  bool lost_core_ = false;               // other threads keep the core for long if this one yields
+  bool core_is_lost_ = false;            // until a probe has succeeded, waits sleep instead of yielding
   std::uint32_t proof_ = 0;              // how much the present probe has shown that the core is not lost any more
 };
 

@@ -25,8 +25,8 @@ Gather rounds_over(CommunicatorImpl& communicator) {
     return all_gather_blobs(
         communicator.membership().ranks,
         [&communicator](const CollectiveCall& call) {
-          // The second call of a round is an all_gather_v. The tag of a v-variant has no room for a purpose, and needs
-          // none here, because this call is made only if the first one has succeeded.
+          // The second call of a round is an all_gather_v, whose tag has no field for the purpose. It needs none here,
+          // because this call is made only if the first one has succeeded.
           return communicator.run_plain(call, {}, call.variable ? CallPurpose::kApplication : CallPurpose::kSetUpRound);
         },
         blob);

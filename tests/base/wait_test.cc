@@ -2,11 +2,18 @@
 #include "base/wait.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -29,9 +36,9 @@ class FakeDoorbell final : public Doorbell {
   std::vector<std::int64_t> sleeps_ns;
 };
 
-// A scheduler whose yields take the time `yield_ns`.
+// What FakeScheduler tells the waiter, and what the waiter has asked of it.
 struct FakeTimes {
-  std::int64_t yield_ns = 500;
+  std::int64_t yield_ns = 500;        // how long each yield takes
   std::int64_t slice_ns = 3'000'000;  // the usual time slice of this thread; 0: unknown
   std::int64_t now_ns = 1;
   int yields = 0;
@@ -228,6 +235,15 @@ std::int64_t slice_of_this_thread_ns() {
   return slice_ns;
 }
 
+// Runs `check` in a child process of one thread, and returns whether it returned true.
+template <class Check>
+bool holds_in_child(const Check& check) {
+  const pid_t child = fork();
+  if (child == 0) _exit(check() ? 0 : 1);
+  int status = -1;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
 // Slices exist from Linux 6.12 on; on older systems, shorten_time_slice() has no effect.
 TEST(TimeSlice, IsShortenedAndRestored) {
   std::thread([] {
@@ -238,21 +254,75 @@ TEST(TimeSlice, IsShortenedAndRestored) {
       EXPECT_EQ(slice_of_this_thread_ns(), kShortestTimeSliceNs);
     }
     std::thread([usual_ns] { EXPECT_EQ(usual_time_slice_ns(), usual_ns) << "a thread does not inherit it"; }).join();
-    const pid_t child = fork();
-    if (child == 0) {
+    EXPECT_TRUE(holds_in_child([usual_ns] {
       const bool usual = usual_time_slice_ns() == usual_ns && (usual_ns == 0 || slice_of_this_thread_ns() == usual_ns);
       shorten_time_slice();
-      _exit(usual && (usual_ns == 0 || slice_of_this_thread_ns() == kShortestTimeSliceNs) ? 0 : 1);
-    }
-    int status = -1;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0) << "a process does not inherit it, and can ask for it";
+      return usual && (usual_ns == 0 || slice_of_this_thread_ns() == kShortestTimeSliceNs);
+    })) << "a process does not inherit it, and can ask for it";
     restore_time_slice();
     EXPECT_EQ(usual_time_slice_ns(), usual_ns);
     if (usual_ns > 0) {
       EXPECT_EQ(slice_of_this_thread_ns(), usual_ns);
     }
   }).join();
+}
+
+TEST(TimeSlice, ThreadsOfThePolicySchedBatchHaveOne) {
+  EXPECT_TRUE(holds_in_child([] {
+    const sched_param parameters{};
+    if (sched_setscheduler(0, SCHED_BATCH, &parameters) != 0) return false;
+    const std::int64_t usual_ns = usual_time_slice_ns();
+    shorten_time_slice();
+    if (usual_ns > 0 && slice_of_this_thread_ns() != kShortestTimeSliceNs) return false;
+    restore_time_slice();
+    return usual_time_slice_ns() == usual_ns && sched_getscheduler(0) == SCHED_BATCH;
+  }));
+}
+
+// The flag that keeps children from inheriting the slice would also reset their nice value.
+TEST(TimeSlice, OfAThreadWithANegativeNiceValueStaysAsItIs) {
+  EXPECT_TRUE(holds_in_child([] {
+    if (setpriority(PRIO_PROCESS, 0, -5) != 0) return errno == EACCES;  // without CAP_SYS_NICE there are none
+    const std::int64_t usual_ns = slice_of_this_thread_ns();
+    shorten_time_slice();
+    return slice_of_this_thread_ns() == usual_ns;
+  }));
+}
+
+// Only a process with CAP_SYS_NICE may remove the flag.
+TEST(TimeSlice, IsRestoredWithoutPrivileges) {
+  EXPECT_TRUE(holds_in_child([] {
+    if (getuid() == 0 && setresuid(65534, 65534, 65534) != 0) return false;
+    const std::int64_t usual_ns = usual_time_slice_ns();
+    shorten_time_slice();
+    if (usual_ns > 0 && slice_of_this_thread_ns() != kShortestTimeSliceNs) return false;
+    restore_time_slice();
+    return usual_ns == 0 || slice_of_this_thread_ns() == usual_ns;
+  }));
+}
+
+// Lets every sched_setattr of this process fail with EPERM, as a container's filter of system calls may do.
+bool forbid_sched_setattr() {
+  std::array<sock_filter, 4> filter{{
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_sched_setattr},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  }};
+  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// The refusal must not be taken for a failure of the program.
+TEST(TimeSlice, ARefusedChangeHasNoEffect) {
+  EXPECT_TRUE(holds_in_child([] {
+    if (!forbid_sched_setattr()) return false;
+    const std::int64_t usual_ns = usual_time_slice_ns();
+    shorten_time_slice();
+    if (usual_time_slice_ns() != usual_ns) return false;
+    restore_time_slice();
+    return usual_time_slice_ns() == usual_ns;
+  }));
 }
 
 TEST(WaitLimits, MoreRanksThanCoresSpinLess) {

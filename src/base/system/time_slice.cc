@@ -23,9 +23,8 @@ static_assert(sizeof(SchedulingAttributes) == 48);
 
 constexpr std::uint64_t kResetOnFork = 1;  // SCHED_FLAG_RESET_ON_FORK
 
-// The slice of this thread before it was shortened; 0 if it was not. And the flags that it had then.
-thread_local std::int64_t former_slice_ns = 0;
-thread_local std::uint64_t former_flags = 0;
+thread_local std::int64_t former_slice_ns = 0;  // this thread's slice before it was shortened; 0 if it was not
+thread_local std::uint64_t former_flags = 0;    // the flags that the thread had then
 
 // Reads the attributes of the calling thread. Returns whether it has a time slice that can be set.
 bool read_attributes(SchedulingAttributes& attributes) {

@@ -15,10 +15,10 @@ constexpr std::int64_t kShortestTimeSliceNs = 100'000;  // Linux permits no shor
 
 // The time slice that the calling thread has without shorten_time_slice(), in nanoseconds; 0 if it is unknown.
 std::int64_t usual_time_slice_ns();
-// Asks for the shortest time slice. Does nothing if the thread has it already. Threads and processes that the thread
-// starts do not inherit it, because the flag SCHED_FLAG_RESET_ON_FORK is set, too. restore_time_slice() can only take
-// it back in a process with CAP_SYS_NICE; for a thread of an ordinary policy and without a negative nice value, it has
-// no other effect. If the thread has a negative nice value, nothing is changed.
+// Asks for the shortest time slice. Does nothing if the thread has it already, or if the thread has a negative nice
+// value. Also sets the flag SCHED_FLAG_RESET_ON_FORK, so that threads and processes which the thread starts do not
+// inherit the slice. For the threads that this function changes, the flag has no other effect, except that without
+// CAP_SYS_NICE it cannot be removed: restore_time_slice() then leaves it set.
 void shorten_time_slice();
 // Ends the effect of shorten_time_slice(), unless somebody else has changed the slice in the meantime.
 void restore_time_slice();
