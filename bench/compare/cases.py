@@ -36,31 +36,38 @@ MAX_RANKS = 64
 
 @dataclass(frozen=True)
 class Load:
-    """What takes processor time from the ranks of a job: busy loops, or a quota. Load(): nothing."""
+    """What takes processor time from the ranks of a job: busy loops, which are processes that compute all the time, or
+    a quota. Load(): nothing."""
 
-    loops: int = 0  # number of processes that compute all the time
-    same_session: bool = False  # the loops are in the ranks' session, and not in a session of their own
+    loops: int = 0  # number of busy loops, together in a session of their own
+    session_loops: int = 0  # number of busy loops in the ranks' session
     quota_percent: int = 0  # how much of all cores the ranks may use together; 0: all of it
 
     def __bool__(self) -> bool:
-        return bool(self.loops or self.quota_percent)
+        return bool(self.loops or self.session_loops or self.quota_percent)
 
     @property
     def name(self) -> str:
-        if not self:
-            return ""
+        parts = []
+        if self.loops:
+            parts.append(_busy_loops(self.loops))
+        if self.session_loops:
+            parts.append(f"{_busy_loops(self.session_loops)} of the same session")
         if self.quota_percent:
-            return f"{self.quota_percent}% quota"
-        loops = "1 busy loop" if self.loops == 1 else f"{self.loops} busy loops"
-        return f"{loops} of the same session" if self.same_session else loops
+            parts.append(f"{self.quota_percent}% quota")
+        return ", ".join(parts)
+
+
+def _busy_loops(number: int) -> str:
+    return "1 busy loop" if number == 1 else f"{number} busy loops"
 
 
 BUSY_LOADS = (
     Load(loops=1),
     Load(loops=2),
     Load(loops=4),
-    Load(loops=1, same_session=True),
-    Load(loops=4, same_session=True),
+    Load(session_loops=1),
+    Load(session_loops=4),
     Load(quota_percent=20),
 )
 

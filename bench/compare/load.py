@@ -33,25 +33,26 @@ class JobLoad:
     """The load of one job, as a context. Each process of the job calls enter() before it starts its program.
 
     Linux's scheduler takes the processes of a session for one program (an autogroup), and divides the processor time
-    among programs first. So busy loops of another session take half of the time of their cores, and loops of the ranks'
-    own session as much as so many ranks. A quota needs a cgroup with the controller `cpu`, and the right to make one;
-    if that fails, the context raises OSError.
+    among programs first. So busy loops of another session take half of the time of their cores, and a loop of the
+    ranks' own session gets as much time as a rank. Where autogroups are off (kernel.sched_autogroup_enabled is 0), or
+    the job is in a cgroup with a share of its own, all loops are like those of the ranks' session. A quota needs a
+    cgroup with the controller `cpu`, and the right to make one; if that fails, the context raises OSError.
     """
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._loops: subprocess.Popen[bytes] | None = None
+        self._loops: list[subprocess.Popen[bytes]] = []
         self._cgroup: Path | None = None
 
     def __enter__(self) -> JobLoad:
         if self._load.quota_percent:
             self._cgroup = _make_cgroup(self._load.quota_percent)
-        if self._load.loops:
-            self._loops = subprocess.Popen(
-                [sys.executable, "-c", _BUSY_LOOPS, str(self._load.loops)],
-                start_new_session=not self._load.same_session,
-                preexec_fn=die_with_parent,
-            )
+        for number, own_session in ((self._load.loops, True), (self._load.session_loops, False)):
+            if number:
+                command = [sys.executable, "-c", _BUSY_LOOPS, str(number)]
+                self._loops.append(
+                    subprocess.Popen(command, start_new_session=own_session, preexec_fn=die_with_parent)
+                )
         return self
 
     def enter(self) -> None:
@@ -60,9 +61,9 @@ class JobLoad:
             (self._cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
     def __exit__(self, *_: object) -> None:
-        if self._loops is not None:
-            self._loops.kill()  # the other loops die with it
-            self._loops.wait()
+        for first_loop in self._loops:
+            first_loop.kill()  # the loops that it has started die with it
+            first_loop.wait()
         if self._cgroup is not None:
             _remove_cgroup(self._cgroup)
 

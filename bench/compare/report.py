@@ -54,16 +54,16 @@ consider both to be one machine, and are therefore configured to use only TCP.""
 
 _SESSIONS = (
     "Each rank is in its own session, and so in its own scheduling autogroup: "
-    "sched_yield does not yield to other autogroups."
+    "sched_yield does not yield to other autogroups (where kernel.sched_autogroup_enabled is 1, the default)."
 )
 
 _COLLECTIVES = "The size is that of the larger buffer, input or output, as in nccl-tests."
 
 _BUSY = """\
 The ranks share the cores with busy loops, or may use only a part of the processor time (a cgroup's quota: so much of
-all cores, granted anew every 100 ms). The loops are in one other session, unless the title says otherwise: the kernel
-divides the time of a core among sessions first. No rank is pinned. The times are those of calls back to back on the
-slowest rank. Open MPI yields while it waits. Libraries that keep the core while they wait are left out."""
+all cores, granted anew every 100 ms). The loops are in one other session, unless the title says otherwise: with
+kernel.sched_autogroup_enabled = 1, the default, Linux divides the time of a core among sessions first. No rank is
+pinned. The times are those of calls back to back on the slowest rank. Open MPI yields while it waits. Libraries that keep the core while they wait are left out."""
 
 _WAITING = """\
 Processor time, user and system, of a process (all its threads), in percent of the elapsed time. Waiting: in an

@@ -1,15 +1,15 @@
 """Compares torch.distributed with Tutti and with gloo: in the same processes, in turn, with checked results.
 
     python bench/python/torch_backends.py [--ranks 2,4,8] [--collectives all_reduce,...] [--most 64M] [--seconds 0.3]
-                                          [--busy-loops K [--same-session] | --quota-percent P] [--json FILE]
-                                          [--markdown FILE]
+                                          [--busy-loops K] [--session-loops K] [--quota-percent P]
+                                          [--json FILE] [--markdown FILE]
 
 For each size the backends run in turn in several rounds, so that other load of the machine affects both. The time of a
 round is the mean of its calls; the result is the median of the rounds on the slowest rank. Sizes are the bytes of one
 rank's tensor (all_reduce, broadcast), of the whole output (all_gather), or of the whole input (reduce_scatter,
-all_to_all). With --busy-loops, K processes of another session, or of the ranks' own, compute meanwhile. With
---quota-percent, the ranks may use P percent of all cores together (a cgroup; needs root). The exit status is 1 if Tutti
-is slower than gloo in some measurement (these measurements are listed), or if a rank fails.
+all_to_all). With --busy-loops, K processes of another session compute meanwhile, and with --session-loops, K of the
+ranks' own session. With --quota-percent, the ranks may use P percent of all cores together (a cgroup; needs root). The
+exit status is 1 if Tutti is slower than gloo in some measurement (these measurements are listed), or if a rank fails.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def run_ranks(ranks: int, arguments: argparse.Namespace) -> List[Dict[str, Any]]
 
 
 def load_of(arguments: argparse.Namespace) -> Load:
-    return Load(arguments.busy_loops, arguments.same_session, arguments.quota_percent)
+    return Load(arguments.busy_loops, arguments.session_loops, arguments.quota_percent)
 
 
 def table(entries: List[Dict[str, Any]], load: Load) -> str:
@@ -206,16 +206,14 @@ def main() -> int:
     parser.add_argument("--collectives", default="all_reduce", help=f"comma-separated, from {', '.join(COLLECTIVES)}")
     parser.add_argument("--most", default="64M", help="largest size")
     parser.add_argument("--seconds", type=float, default=0.3, help="measuring time for each size and backend")
-    parser.add_argument("--busy-loops", type=int, default=0, metavar="K", help="compute in K other processes meanwhile")
-    parser.add_argument("--same-session", action="store_true", help="these processes are in the ranks' session")
+    parser.add_argument("--busy-loops", type=int, default=0, metavar="K", help="K processes of another session compute")
+    parser.add_argument("--session-loops", type=int, default=0, metavar="K", help="K of the ranks' session compute")
     parser.add_argument("--quota-percent", type=int, default=0, metavar="P", help="use at most P%% of the cores")
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = arguments.collectives.split(",")
-    if arguments.same_session and not arguments.busy_loops:
-        parser.error("--same-session needs --busy-loops")
     if any(name not in COLLECTIVES for name in names):
         parser.error(f"collectives are {', '.join(COLLECTIVES)}")
     if arguments.folder:

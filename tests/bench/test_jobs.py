@@ -70,7 +70,7 @@ class JobsTest(unittest.TestCase):
 
     def test_busy_loops_of_one_session_run_beside_a_job_and_end_with_it(self) -> None:
         for same_session in (False, True):
-            with JobLoad(Load(loops=3, same_session=same_session)):
+            with JobLoad(Load(session_loops=3) if same_session else Load(loops=3)):
                 while len(loops := [pid for pid in descendants(os.getpid()) if alive(pid)]) < 3:
                     time.sleep(0.01)
                 sessions = {os.getsid(pid) for pid in loops}
