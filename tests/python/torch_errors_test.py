@@ -72,7 +72,6 @@ def group() -> Any:
 
 def check_bad_tensors(rank: int, size: int) -> None:
     bad = [
-        (torch.ones(4, 4).t(), "contiguous"),
         (torch.ones(3, device="meta"), "meta"),
         (torch.ones(3, 3).to_sparse(), "dense"),
     ]
@@ -154,13 +153,23 @@ def check_bad_factor(rank: int, size: int) -> None:
 
 
 def check_bad_batch(rank: int, size: int) -> None:
-    tensors = [torch.ones(3), torch.ones(4, 4).t()]
-    torch_ranks.raises(ValueError, lambda: group().allreduce_coalesced(tensors), "contiguous")
+    tensors = [torch.ones(3), torch.ones(3, device="meta")]
+    torch_ranks.raises(ValueError, lambda: group().allreduce_coalesced(tensors), "meta")
     still_works(size)
     group()._start_coalescing(torch.device("cpu"))
     torch_ranks.raises(RuntimeError, lambda: group()._start_coalescing(torch.device("cpu")), "coalesced already")
     assert group()._end_coalescing(torch.device("cpu")).wait()
     torch_ranks.raises(RuntimeError, lambda: group()._end_coalescing(torch.device("cpu")), "no calls")
+    still_works(size)
+
+
+def check_scatter_is_refused_on_all_ranks(rank: int, size: int) -> None:
+    """Only the root can see that the list is wrong, but the others must not wait for their timeout."""
+    output, wrong = torch.ones(3), [torch.ones(4) for _ in range(size)]
+    if rank == 0:
+        torch_ranks.raises(ValueError, lambda: dist.scatter(output, wrong, 0), "3 elements")
+    else:
+        torch_ranks.raises(BACKEND_ERROR, lambda: dist.scatter(output, None, 0), "rank 0")
     still_works(size)
 
 

@@ -1,8 +1,9 @@
-"""Checks the memory layout of the tensors of a call, and treats several tensors as one buffer. This module does not
-communicate."""
+"""Checks the memory layout of the tensors of a call, makes contiguous copies of tensors, and treats several tensors as
+one buffer. This module does not communicate."""
 
 from __future__ import annotations
 
+import bisect
 from typing import Callable, List, Optional, Sequence, Tuple
 
 import torch
@@ -13,7 +14,8 @@ Finish = Callable[[], None]
 
 
 def explain(tensor: torch.Tensor, call: str) -> Exception:
-    """Returns the error that states why `call` cannot use the tensor, for which is_whole() or is_dense() is false."""
+    """Returns the error that states why `call` cannot use the tensor, for which has_values() is false, or which shares
+    memory with itself."""
     if not isinstance(tensor, torch.Tensor):
         return invalid(f"{call} takes tensors, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
@@ -25,16 +27,18 @@ def explain(tensor: torch.Tensor, call: str) -> Exception:
         return invalid(f"{call} takes tensors that store their values, this one is negated: call .resolve_neg()")
     if tensor.is_conj():
         return invalid(f"{call} takes tensors that store their values, this one is conjugated: call .resolve_conj()")
-    return invalid(f"{call} takes contiguous tensors, one of shape {tuple(tensor.shape)} is not: call .contiguous()")
+    return invalid(
+        f"{call} cannot write to a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()}, because "
+        "several of its elements have the same memory: call .clone()"
+    )
 
 
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is a tensor in contiguous host or CUDA memory, and the memory contains its values (it is not a
-    lazily negated or conjugated view)."""
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is a tensor in host or CUDA memory, and the memory contains its values (it is neither sparse nor
+    a lazily negated or conjugated view)."""
     try:
         return (
             tensor.layout is torch.strided
-            and tensor.is_contiguous()
             and (tensor.is_cpu or tensor.is_cuda)
             and not (tensor.is_neg() or tensor.is_conj())
         )
@@ -42,26 +46,48 @@ def is_whole(tensor: torch.Tensor) -> bool:
         return False
 
 
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether has_values() is true for the tensor, and its memory is contiguous in C order. Calls use the memory of
+    such tensors directly. Of others, for example in the order channels_last, they use a contiguous copy. So element i
+    of a message is element i of the tensor on every rank, even if the ranks' tensors have different memory layouts."""
+    return has_values(tensor) and tensor.is_contiguous()
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether is_whole() is true for the tensor, or would be true if its elements, which are contiguous in the order
-    channels_last, were contiguous in C order. This is sufficient for calls that do not split the tensor, if the tensors
-    of all ranks have the same layout."""
-    return is_whole(tensor) or (
-        isinstance(tensor, torch.Tensor)
-        and tensor.layout is torch.strided
-        and tensor.dim() in _FORMATS
-        and tensor.is_contiguous(memory_format=_FORMATS[tensor.dim()])
-        and is_whole(as_row(tensor))
-    )
+def to_send(tensor: torch.Tensor, call: str) -> torch.Tensor:
+    """Returns the tensor, or a copy of it for which is_whole() is true. Raises InvalidArgumentError if the tensor has
+    no values in memory."""
+    if is_whole(tensor):
+        return tensor
+    if not has_values(tensor):
+        raise explain(tensor, call)
+    return tensor.detach().contiguous()
 
 
-def as_row(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the elements of a tensor for which is_dense() is true in the order of its memory. A tensor that is not
-    contiguous in C order becomes a view with one dimension; other tensors are returned as they are."""
-    return tensor if tensor.is_contiguous() else tensor.detach().as_strided((tensor.numel(),), (1,))
+def to_receive(tensor: torch.Tensor, call: str) -> Tuple[torch.Tensor, Optional[Finish]]:
+    """Returns the buffer for the result of a call, and the function to run after the call. The buffer is the tensor
+    itself, and the function None, if is_whole() is true. Otherwise the buffer is a contiguous copy with the tensor's
+    values, and the function copies the buffer to the tensor. Raises InvalidArgumentError if the tensor cannot be
+    written to."""
+    if is_whole(tensor):
+        return tensor, None
+    if not has_values(tensor) or _has_elements_in_common(tensor):
+        raise explain(tensor, call)
+    buffer = tensor.detach().contiguous()
+    return buffer, lambda: copy(tensor, buffer)
+
+
+def check_written(tensors: Sequence[torch.Tensor], call: str) -> None:
+    """Raises InvalidArgumentError if a call cannot write to one of the tensors, because several of its elements have
+    the same memory."""
+    for tensor in tensors:
+        if _has_elements_in_common(tensor):
+            raise explain(tensor, call)
+
+
+def _has_elements_in_common(tensor: torch.Tensor) -> bool:
+    """Whether several elements of the tensor have the same memory, as in the result of expand(). Detects only strides
+    of 0; tensors of unfold() and as_strided() may have elements in common, too."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape))
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:
@@ -69,13 +95,13 @@ def is_sparse(tensor: torch.Tensor) -> bool:
 
 
 def check(tensors: Sequence[torch.Tensor], call: str) -> None:
-    """Raises InvalidArgumentError unless there is at least one tensor, is_whole() is true for all tensors, and all have
-    the same device and type. `call` is the name for the message."""
+    """Raises InvalidArgumentError unless there is at least one tensor, has_values() is true for all tensors, and all
+    have the same device and type. `call` is the name for the message."""
     if not tensors:
         raise invalid(f"{call} takes at least one tensor")
     first = tensors[0]
     for tensor in tensors:
-        if not is_whole(tensor):
+        if not has_values(tensor):
             raise explain(tensor, call)
         if tensor.dtype is not first.dtype:
             raise invalid(f"{call} takes tensors of one type, not {first.dtype} and {tensor.dtype}")
@@ -112,10 +138,10 @@ class Row:
             start = tensor.data_ptr() + bytes_of(tensor)
         return True
 
-    def is_disjoint(self) -> bool:
-        """Whether no two of the tensors overlap in memory."""
-        ends = sorted(extent(tensor) for tensor in self.tensors if tensor.numel())
-        return all(one[1] <= other[0] for one, other in zip(ends, ends[1:]))
+    def can_be_used(self, writes: bool) -> bool:
+        """Whether a call can use the tensors themselves as its input, or if `writes` is true, as its output. All must
+        be contiguous, and those of an output must not overlap."""
+        return all(tensor.is_contiguous() for tensor in self.tensors) and not (writes and not is_disjoint(self.tensors))
 
     def spread(self, unit: int) -> None:
         """Uses the tensors themselves as the buffer: the lowest address of a tensor becomes `address`, and the
@@ -127,7 +153,7 @@ class Row:
     def extent(self) -> Tuple[int, int]:
         """Returns the address of the first byte of all tensors, and the address after the last byte; (0, 0) if all are
         empty."""
-        ends = [(tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in self.tensors if tensor.numel()]
+        ends = [extent(tensor) for tensor in self.tensors if tensor.numel()]
         return (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0, 0)
 
     def flatten(self, fill: bool) -> None:
@@ -153,12 +179,13 @@ class Row:
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies the elements of `source` to `target` in their order, even if the shapes differ. Unlike copy_(), also
-    writes to inference tensors outside of inference mode."""
+    writes to inference tensors outside of inference mode, and does not change the tensor's version, because calls that
+    write to the tensor's own memory do not, either."""
     if target.is_inference() and not torch.is_inference_mode_enabled():
         with torch.inference_mode():
-            target.view(-1).copy_(source.view(-1))
+            target.copy_(source.reshape(target.shape))
     else:
-        target.detach().view(-1).copy_(source.detach().view(-1))
+        target.data.copy_(source.detach().reshape(target.shape))
 
 
 def share_memory(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
@@ -173,6 +200,33 @@ def share_memory(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     return False
 
 
+def is_disjoint(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no two of the tensors overlap in memory."""
+    spans = sorted(extent(tensor) for tensor in tensors if tensor.numel())
+    return all(one[1] <= other[0] for one, other in zip(spans, spans[1:]))
+
+
+def check_apart(outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], call: str) -> None:
+    """Raises InvalidArgumentError if the result of one of several calls that run at the same time would change another
+    one: if two outputs overlap, or an output overlaps the input of another call. Element i of both lists belongs to
+    call i. Tensors that are not contiguous do not count, because calls use copies of them."""
+    if len(outputs) != len(inputs):
+        raise invalid(f"{call} of {len(inputs)} inputs takes as many outputs, not {len(outputs)}")
+    every = [(number, each) for number, of_call in enumerate(outputs) for each in of_call]
+    numbered = [(number, each) for number, each in every if each.numel() and each.is_contiguous()]
+    if not is_disjoint([each for _, each in numbered]):
+        raise invalid(f"{call}: two of the outputs overlap in memory")
+    spans = sorted((*extent(each), number) for number, each in numbered)
+    starts = [start for start, _, _ in spans]
+    for number, input in enumerate(inputs):
+        start, end = extent(input) if input.is_contiguous() else (0, 0)
+        at = max(0, bisect.bisect_right(starts, start) - 1)
+        while start < end and at < len(spans) and spans[at][0] < end:
+            if spans[at][1] > start and spans[at][2] != number:
+                raise invalid(f"{call}: the output of call {spans[at][2]} overlaps the input of call {number}")
+            at += 1
+
+
 def overlap(one: Tuple[int, int], other: Tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
@@ -182,8 +236,13 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 def extent(tensor: torch.Tensor) -> Tuple[int, int]:
+    """Returns the address of the tensor's first byte, and the address after its last byte. If the tensor is not
+    contiguous, memory in between may belong to others."""
     address = tensor.data_ptr()
-    return (address, address + bytes_of(tensor))
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return (address, address + bytes_of(tensor))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return (address, address + (last + 1) * tensor.element_size())
 
 
 def unit_bytes(tensor: torch.Tensor, multiplier: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -11,8 +11,9 @@ from torch._C import _distributed_c10d as c10d  # in older releases, torch.distr
 
 from ..errors import Error
 from .base import SAYS_WHETHER_ASYNC, Base, Tensors
-from .buffers import bytes_of, check, explain, extent, is_dense, is_sparse, overlap
-from .errors import invalid
+from .buffers import Finish, bytes_of, check, check_apart, check_written, copy, extent, is_disjoint, is_sparse, is_whole
+from .buffers import overlap, to_receive, to_send
+from .errors import invalid, unsupported
 from .events import profiling, recorded
 from .sparse import all_reduce_sparse
 from .tables import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, MOVED, REDUCE, REDUCE_SCATTER
@@ -51,20 +52,47 @@ class Collectives(Base):
             opts = options_of(_ALL_REDUCE_OPTIONS, opts, timeout, reduceOp=op)
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if len(tensors) != 1:
-            return self.allreduce_coalesced(tensors, opts)
+            return self._all_reduce_several(tensors, opts)
         tensor = tensors[0]
-        if not is_dense(tensor):
+        if not is_whole(tensor):
             if self._open_batch() is None and is_sparse(tensor):
                 return all_reduce_sparse(self, tensor, opts)
-            raise explain(tensor, "all_reduce")
+            return self._all_reduce_in(*to_receive(tensor, "all_reduce"), tensors, opts)
         if SAYS_WHETHER_ASYNC and not opts.asyncOp and not self._batches and tensor.is_cpu:
             if profiling():
                 return recorded(ALL_REDUCE, lambda: self._all_reduce_now(tensor, opts))
             return self._all_reduce_now(tensor, opts)
-        dtype, multiplier, op, reduction, scale = self._reduction(opts, tensor.dtype)
-        address = tensor.data_ptr()
-        count = tensor.numel() * multiplier
-        return self._collective(opts, tensor, tensors, ALL_REDUCE, address, address, count, dtype, op, 0, scale, reduction)
+        return self._all_reduce_in(tensor, None, tensors, opts)
+
+    def _all_reduce_in(self, buffer: torch.Tensor, finish: Optional[Finish], tensors: Tensors, opts: Any) -> Any:
+        """An all_reduce in place of `buffer`, for which is_whole() is true. `finish` runs after the call, and `tensors`
+        are then the result."""
+        dtype, multiplier, op, reduction, scale = self._reduction(opts, buffer.dtype)
+        address = buffer.data_ptr()
+        count = buffer.numel() * multiplier
+        return self._collective(
+            opts, buffer, tensors, ALL_REDUCE, address, address, count, dtype, op, 0, scale, reduction, finish=finish
+        )
+
+    def _all_reduce_several(self, tensors: Tensors, opts: Any) -> Any:
+        """As with gloo, one all_reduce over all tensors of all ranks. Each of the tensors gets the result."""
+        check_alike(tensors, "all_reduce")
+        combine = _COMBINE.get(hash(opts.reduceOp))
+        if combine is None:
+            raise unsupported(f"all_reduce of {len(tensors)} tensors with {opts.reduceOp}: pass one tensor")
+        check_written(tensors, "all_reduce")
+        total = tensors[0].detach().clone(memory_format=torch.contiguous_format)
+        try:
+            for tensor in tensors[1:]:
+                total = combine(total, tensor.detach())
+        except NotImplementedError:  # torch has no such function for this type
+            raise unsupported(f"all_reduce of {len(tensors)} tensors of {total.dtype}: pass one tensor") from None
+
+        def finish() -> None:
+            for tensor in tensors:
+                copy(tensor, total)
+
+        return self._all_reduce_in(total, finish, tensors, opts)
 
     def _all_reduce_now(self, tensor: torch.Tensor, opts: Any) -> Any:
         """A fast version of _collective() for a tensor in host memory if the caller waits at once. It makes few Python
@@ -88,11 +116,14 @@ class Collectives(Base):
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         opts = options_of(c10d.AllreduceCoalescedOptions, opts, None) if opts is None else opts
-        check_each(tensors, "all_reduce_coalesced")
+        buffers = [to_receive(tensor, "all_reduce_coalesced") for tensor in some(tensors, "all_reduce_coalesced")]
+        if not is_disjoint(tensors):
+            # As with gloo, each tensor is reduced with the values that it has now. They are stored in this order.
+            buffers = [_copy_of(tensor) for tensor in tensors]
 
         def add() -> None:
-            for tensor in tensors:
-                self.allreduce([tensor], opts)
+            for tensor, (buffer, finish) in zip(tensors, buffers):
+                self._all_reduce_in(buffer, finish, [tensor], opts)
 
         return self._together(opts, add)
 
@@ -101,15 +132,34 @@ class Collectives(Base):
             root = opts if isinstance(opts, int) else root
             opts = options_of(c10d.BroadcastOptions, opts, timeout, rootRank=root)
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if len(tensors) != 1:
-            raise invalid(f"broadcast takes one tensor, not {len(tensors)}")
-        tensor = tensors[0]
-        if not is_dense(tensor):
-            raise explain(tensor, "broadcast")
-        dtype, multiplier = MOVED[tensor.dtype]
-        address = tensor.data_ptr()
-        count = tensor.numel() * multiplier
-        return self._collective(opts, tensor, tensors, BROADCAST, address, address, count, dtype, 0, opts.rootRank)
+        tensor = tensors[0] if len(tensors) == 1 else self._tensor_of_root(tensors, opts)
+        is_root = opts.rootRank == self._rank
+        buffer, finish = (to_send(tensor, "broadcast"), None) if is_root else to_receive(tensor, "broadcast")
+        if len(tensors) > 1:
+            finish = self._copy_to_all(tensors, buffer)
+        dtype, multiplier = MOVED[buffer.dtype]
+        address = buffer.data_ptr()
+        count = buffer.numel() * multiplier
+        return self._collective(
+            opts, buffer, tensors, BROADCAST, address, address, count, dtype, 0, opts.rootRank, finish=finish
+        )
+
+    def _tensor_of_root(self, tensors: Tensors, opts: Any) -> torch.Tensor:
+        """As with gloo, a broadcast of several tensors sends tensor number `rootTensor` of the root to all tensors of
+        all ranks."""
+        check_alike(tensors, "broadcast")
+        check_written(tensors, "broadcast")
+        if not 0 <= opts.rootTensor < len(tensors):
+            raise invalid(f"broadcast: there is no tensor {opts.rootTensor} among {len(tensors)}")
+        return tensors[opts.rootTensor]
+
+    def _copy_to_all(self, tensors: Tensors, source: torch.Tensor) -> Finish:
+        def finish() -> None:
+            for tensor in tensors:
+                if tensor is not source:
+                    copy(tensor, source)
+
+        return finish
 
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: Optional[timedelta] = None, root: int = 0
@@ -120,16 +170,16 @@ class Collectives(Base):
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if len(tensors) != 1:
             raise invalid(f"reduce takes one tensor, not {len(tensors)}")
-        tensor = tensors[0]
-        if not is_dense(tensor):
-            raise explain(tensor, "reduce")
-        dtype, multiplier, op, reduction, scale = self._reduction(opts, tensor.dtype)
-        address = tensor.data_ptr()
-        target = address if opts.rootRank == self._rank else 0
-        count = tensor.numel() * multiplier
+        is_root = opts.rootRank == self._rank
+        buffer, finish = to_receive(tensors[0], "reduce") if is_root else (to_send(tensors[0], "reduce"), None)
+        dtype, multiplier, op, reduction, scale = self._reduction(opts, buffer.dtype)
+        address = buffer.data_ptr()
+        target = address if is_root else 0
+        count = buffer.numel() * multiplier
         return self._collective(
-            opts, tensor, tensors, REDUCE, address, target, count, dtype, op, opts.rootRank, scale, reduction
-        )
+            opts, buffer, tensors, REDUCE, address, target, count, dtype, op, opts.rootRank, scale, reduction,
+            finish=finish,
+        )  # fmt: skip
 
     # ---- one input and one output tensor; torch 2.13 names the first three functions all_gather_single and so on
 
@@ -142,15 +192,15 @@ class Collectives(Base):
                 f"but the output has {output.numel()}"
             )
         dtype, multiplier = MOVED[input.dtype]
-        source = input.data_ptr()
-        target = output.data_ptr()
-        held: Any = input
-        if overlap(extent(input), extent(output)) and source != target + self._rank * bytes_of(input):
-            held = input.clone()  # because the input overlaps blocks of the output that are not this rank's own
-            source = held.data_ptr()
+        held = to_send(input, "all_gather")
+        buffer, finish = to_receive(output, "all_gather")
+        own = held.data_ptr() == buffer.data_ptr() + self._rank * bytes_of(held)
+        if overlap(extent(held), extent(buffer)) and not own:
+            held = held.clone()  # because the input overlaps blocks of the output that are not this rank's own
         return self._collective(
-            opts, output, [output], ALL_GATHER, source, target, input.numel() * multiplier, dtype, held=(input, held)
-        )
+            opts, buffer, [output], ALL_GATHER, held.data_ptr(), buffer.data_ptr(), held.numel() * multiplier, dtype,
+            finish=finish, held=(input, held),
+        )  # fmt: skip
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         opts = options_of(c10d.ReduceScatterOptions, opts, None) if opts is None else opts
@@ -161,14 +211,14 @@ class Collectives(Base):
                 f"{output.numel()} that the output has"
             )
         dtype, multiplier, op, reduction, scale = self._reduction(opts, input.dtype)
-        source = input.data_ptr()
-        held: Any = input
-        if overlap(extent(input), extent(output)) and output.data_ptr() != source + self._rank * bytes_of(output):
-            held = input.clone()
-            source = held.data_ptr()
+        held = to_send(input, "reduce_scatter")
+        buffer, finish = to_receive(output, "reduce_scatter")
+        own = buffer.data_ptr() == held.data_ptr() + self._rank * bytes_of(buffer)
+        if overlap(extent(held), extent(buffer)) and not own:
+            held = held.clone()
         return self._collective(
-            opts, output, [output], REDUCE_SCATTER, source, output.data_ptr(), output.numel() * multiplier, dtype, op,
-            0, scale, reduction, held=(input, held),
+            opts, buffer, [output], REDUCE_SCATTER, held.data_ptr(), buffer.data_ptr(), buffer.numel() * multiplier,
+            dtype, op, 0, scale, reduction, finish=finish, held=(input, held),
         )  # fmt: skip
 
     def alltoall_base(
@@ -183,11 +233,11 @@ class Collectives(Base):
         opts = options_of(c10d.AllToAllOptions, opts, timeout) if opts is None else opts
         check((output, input), "all_to_all")
         dtype, multiplier = MOVED[input.dtype]
-        source, target = input.data_ptr(), output.data_ptr()
-        held: Any = input
-        if overlap(extent(input), extent(output)):
-            held = input.clone()
-            source = held.data_ptr()
+        held = to_send(input, "all_to_all")
+        buffer, finish = to_receive(output, "all_to_all")
+        if overlap(extent(held), extent(buffer)):
+            held = held.clone()
+        source, target = held.data_ptr(), buffer.data_ptr()
         if not output_split_sizes and not input_split_sizes:
             rows = input.size(0) if input.dim() else 1
             if input.numel() != output.numel() or rows % self._size:
@@ -196,7 +246,9 @@ class Collectives(Base):
                     f"the first dimension, not shapes {tuple(input.shape)} and {tuple(output.shape)}"
                 )
             count = input.numel() // self._size * multiplier
-            return self._collective(opts, output, [output], ALL_TO_ALL, source, target, count, dtype, held=(input, held))
+            return self._collective(
+                opts, buffer, [output], ALL_TO_ALL, source, target, count, dtype, finish=finish, held=(input, held)
+            )
         counts = (
             self._split(input, input_split_sizes, multiplier, "input"),
             self._split(output, output_split_sizes, multiplier, "output"),
@@ -204,8 +256,9 @@ class Collectives(Base):
             None,
         )
         return self._collective(
-            opts, output, [output], ALL_TO_ALL, source, target, 0, dtype, counts=counts, held=(input, held)
-        )
+            opts, buffer, [output], ALL_TO_ALL, source, target, 0, dtype, counts=counts, finish=finish,
+            held=(input, held),
+        )  # fmt: skip
 
     def _split(self, tensor: torch.Tensor, sizes: Optional[List[int]], multiplier: int, name: str) -> List[int]:
         """Returns the lengths of the blocks in elements of Tutti's type, of which `multiplier` are one element of the
@@ -225,6 +278,7 @@ class Collectives(Base):
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         opts = options_of(c10d.AllgatherOptions, opts, None) if opts is None else opts
+        check_apart([[output] for output in outputs], inputs, "all_gather_into_tensor_coalesced")
 
         def add() -> None:
             for output, input in zip(outputs, inputs):
@@ -234,6 +288,7 @@ class Collectives(Base):
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         opts = options_of(c10d.ReduceScatterOptions, opts, None) if opts is None else opts
+        check_apart([[output] for output in outputs], inputs, "reduce_scatter_tensor_coalesced")
 
         def add() -> None:
             for output, input in zip(outputs, inputs):
@@ -272,11 +327,36 @@ class Collectives(Base):
 _NOTHING = torch.empty(0)
 
 
-def check_each(tensors: Tensors, call: str) -> None:
-    """Raises InvalidArgumentError unless there is at least one tensor, and is_dense() is true for all. Used to check
-    all tensors of a batch before the first call is added."""
+def some(tensors: Tensors, call: str) -> Tensors:
+    """Returns the tensors. Raises InvalidArgumentError if there are none."""
     if not tensors:
         raise invalid(f"{call} takes at least one tensor")
+    return tensors
+
+
+def check_alike(tensors: Tensors, call: str) -> None:
+    """Raises InvalidArgumentError unless the tensors are suitable for one call that combines them: at least one, with
+    values in memory, and all of the same device, type and shape."""
+    check(tensors, call)
     for tensor in tensors:
-        if not is_dense(tensor):
-            raise explain(tensor, call)
+        if tensor.shape != tensors[0].shape:
+            shapes = f"{tuple(tensors[0].shape)} and {tuple(tensor.shape)}"
+            raise invalid(f"{call} of several tensors takes equal shapes, not {shapes}")
+
+
+def _copy_of(tensor: torch.Tensor) -> Tuple[torch.Tensor, Finish]:
+    buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return buffer, lambda: copy(tensor, buffer)
+
+
+# Number of a ReduceOp -> the function that combines two tensors in this way. The other operations divide or multiply
+# once, so they are not for several tensors of a rank.
+_COMBINE: Dict[int, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    hash(dist.ReduceOp.SUM): lambda a, b: a | b if a.dtype is torch.bool else a + b,
+    hash(dist.ReduceOp.PRODUCT): lambda a, b: a & b if a.dtype is torch.bool else a * b,
+    hash(dist.ReduceOp.MIN): torch.minimum,
+    hash(dist.ReduceOp.MAX): torch.maximum,
+    hash(dist.ReduceOp.BAND): torch.bitwise_and,
+    hash(dist.ReduceOp.BOR): torch.bitwise_or,
+    hash(dist.ReduceOp.BXOR): torch.bitwise_xor,
+}

@@ -55,5 +55,6 @@ def unsupported(words: str) -> Error:
 
 
 def invalid(words: str) -> InvalidArgumentError:
-    """Returns the error for a wrong argument of this rank. It is raised before anything is sent."""
+    """Returns the error for a wrong argument of this rank. It is raised before anything is sent (except by the root of
+    a scatter, which tells the other ranks)."""
     return InvalidArgumentError(words)

@@ -22,7 +22,7 @@ SCATTER = _core.collectives["scatter"]
 BARRIER = _core.collectives["barrier"]
 
 INT64 = _core.data_types["int64"]
-_UINT8 = _core.data_types["uint8"]
+UINT8 = _core.data_types["uint8"]
 _TWO_BYTES = _core.data_types["float16"]  # stands for 16-bit integers: user reductions use only the size of the type
 
 _SAME = {
@@ -61,7 +61,7 @@ class _Moved(dict):
         elif dtype in _COMPLEX:
             entry = (_COMPLEX[dtype], 2)
         else:
-            entry = (_UINT8, torch.empty(0, dtype=dtype).element_size())
+            entry = (UINT8, torch.empty(0, dtype=dtype).element_size())
         self[dtype] = entry
         return entry
 
@@ -92,8 +92,8 @@ def _find(dtype: torch.dtype, name: str) -> Optional[Reduction]:
     operations = _core.reduce_ops
     if dtype is torch.bool:
         if name == "BXOR":
-            return (_UINT8, 1, 0, _core.reductions["bit_xor"], False)
-        return (_UINT8, 1, operations[_OF_BOOL[name]], 0, False) if name in _OF_BOOL else None
+            return (UINT8, 1, 0, _core.reductions["bit_xor"], False)
+        return (UINT8, 1, operations[_OF_BOOL[name]], 0, False) if name in _OF_BOOL else None
     if name in _BITS:
         if dtype in _INTEGERS:
             return (_NATIVE[dtype], 1, 0, _core.reductions[_BITS[name]], False)
