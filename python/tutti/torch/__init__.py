@@ -46,6 +46,7 @@ def _create(group: Any, options: Optional[Any] = None) -> Any:
         group.timeout,
         options=options,
         global_ranks=list(group.global_ranks_in_group),
+        enable_reconfigure=getattr(group, "enable_reconfigure", False),
     )
 
 

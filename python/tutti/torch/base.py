@@ -87,12 +87,14 @@ class Base:
     """One rank of a process group. Its functions may be called from any thread. If several threads make calls, the
     program must ensure that the order of the calls is the same on all ranks."""
 
-    def __init__(self, communicator: Any, timeout: timedelta, global_ranks: Sequence[int]):
-        self.communicator: Optional[Any] = communicator
-        self._whole: Optional[Any] = communicator  # as self.communicator, but set until _end() has finished
-        self._run = communicator.run
-        self._rank: int = communicator.rank
-        self._size: int = communicator.size
+    def __init__(self, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int]):
+        """The group has no communicator until _use() is called."""
+        self.communicator: Optional[Any] = None
+        self._whole: Optional[Any] = None  # as self.communicator, but set until _end() has finished
+        self._refuse_calls(_DESTROYED)
+        self._rank = rank
+        self._size = size
+        self._first_timeout = timeout
         self._global_ranks = list(global_ranks)
         # Converts an Error for torch. Not a method, because works store this function, and a bound method would keep
         # the group alive.
@@ -111,8 +113,19 @@ class Base:
         self._receiving = threading.RLock()
         self._received: Dict[int, int] = {}
         self._side_streams: Dict[torch.device, Any] = {}
-        self._stream_errors = StreamErrors(communicator)
+        self._stream_errors = StreamErrors(None)
         self._sequence = 0
+
+    def _use(self, communicator: Any) -> None:
+        """Makes later calls with this communicator."""
+        self._rank, self._size = communicator.rank, communicator.size
+        self._received = {}
+        self._sequence = 0
+        self._stream_errors = StreamErrors(communicator)
+        self._whole = communicator
+        self._refusal = _DESTROYED
+        self._run = communicator.run
+        self.communicator = communicator
 
     # ---- small things
 
@@ -120,8 +133,14 @@ class Base:
         """Returns the communicator. Raises InvalidArgumentError after destroy_process_group()."""
         communicator = self.communicator
         if communicator is None:
-            raise invalid(_DESTROYED)
+            raise invalid(self._refusal)
         return communicator
+
+    def _refuse_calls(self, reason: str) -> None:
+        """Sets the error of calls while there is no communicator."""
+        self._refusal = reason
+        # Not a method, because the group would refer to itself, and would live until the next garbage collection.
+        self._run: Callable[..., None] = functools.partial(_refuse, reason)
 
     def _timeout_of(self, opts: Any) -> int:
         timeout = getattr(opts, "timeout", None)
@@ -422,25 +441,26 @@ class Base:
 
     def _end(self) -> None:
         """Refuses further calls, waits for the operations in progress, and leaves the communicator."""
-        communicator, self.communicator = self.communicator, None
+        with self._lock:  # a reconfiguration may end the group at the same time
+            communicator, self.communicator = self.communicator, None
         if communicator is None:
             return
-        self._run = _refuse
+        self._refuse_calls(self._refusal)
         self._kept.clear()
         self._wait_or_abort(None)
         try:
             communicator.finalize()
         except Error:
             pass  # the communicator had failed before, and the call that failed has already reported this
-        self._unfinished(True)
+        self._unfinished(True)  # works that have ended remove themselves when they are asked
         self._futures.stop()
         self._transfer_futures.stop()
         self._whole = None
         self._stream_errors = StreamErrors(None)
 
 
-def _refuse(*arguments: Any) -> None:
-    raise invalid(_DESTROYED)
+def _refuse(reason: str, *arguments: Any, **named: Any) -> None:
+    raise invalid(reason)
 
 
 def _tensors_in(held: Any) -> Tensors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import sys
 import time
 import weakref
@@ -21,19 +22,20 @@ import torch.distributed as dist
 from ..errors import Error
 from .dynamo import leave_alone
 from .errors import for_torch, invalid
-from .rendezvous import Options, join, milliseconds
-from .transfers import Transfers
+from .reconfigure import Reconfigurable
+from .rendezvous import Options, connect, join, milliseconds, outward_interface
 
 _LAST_WAIT_S = 5.0  # seconds that calls in progress get when the interpreter exits
 _alive: "weakref.WeakSet[ProcessGroupTutti]" = weakref.WeakSet()
 
 
-class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
+class ProcessGroupTutti(Reconfigurable, dist.ProcessGroup):  # type: ignore[misc]
     """A communicator of Tutti as a ProcessGroup of torch. Created by init_process_group() and new_group().
 
     Errors: tutti's exceptions. All except InvalidArgumentError are also torch.distributed.DistBackendError. After an
-    InvalidArgumentError nothing has been sent, and the group stays as it was, unless the error names a rank, whose
-    buffer could then not be accessed during the call. Messages name ranks by their numbers in this group; if the global
+    InvalidArgumentError nothing has been sent, and the group stays as it was. There are two exceptions. If the error
+    names a rank, the buffer of that rank could not be accessed during the call. And the root of a scatter with a wrong
+    list tells the other ranks. Messages name ranks by their numbers in this group; if the global
     rank of the rank that caused the failure differs, it is stated as well.
     """
 
@@ -45,7 +47,9 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         timeout: timedelta,
         options: Optional[Options] = None,
         global_ranks: Sequence[int] = (),
+        enable_reconfigure: bool = False,
     ):
+        """`enable_reconfigure`: the group gets its communicator by reconfigure(), and has none before."""
         if options is not None and not isinstance(options, Options):
             raise invalid(f"pg_options of backend tutti is a tutti.torch.Options, not a {type(options).__name__}")
         try:
@@ -56,13 +60,23 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         self.options = dataclasses.replace(options) if options is not None else Options()
         self.options._timeout = timeout
         self._name = ""
+        self._identity = ""
         self._description = "undefined"
-        try:
-            communicator = join(store, rank, size, timeout, self.options)
-        except Error as error:
-            raise for_torch(error, global_ranks) from None
-        Transfers.__init__(self, communicator, timeout, global_ranks)
+        Reconfigurable.__init__(self, rank, size, timeout, global_ranks)
         self._prepare_transfers()
+        self._prepare_reconfiguration(
+            functools.partial(connect, options=self.options), functools.partial(outward_interface, store, self.options)
+        )
+        if enable_reconfigure:
+            self._refuse_calls("this process group was made with enable_reconfigure: call reconfigure() first")
+        else:
+            try:
+                communicator, self._identity = join(
+                    store, rank, size, timeout, self.options, global_ranks, _identity_of_world()
+                )
+                self._use(communicator)
+            except Error as error:
+                raise for_torch(error, global_ranks) from None
         _alive.add(self)
 
     # ---- attributes of a group that torch reads
@@ -100,12 +114,17 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
 
     def _get_backend(self, device: torch.device) -> "ProcessGroupTutti":  # type: ignore[override]
         """Returns the group itself for every device, because this class is both process group and backend."""
+        self.supports_coalescing = torch.device(device).type == "cuda"
         return self
 
     def _get_backend_name(self) -> str:
         return "tutti"
 
-    supports_coalescing = True
+    # batch_isend_irecv() of torch 2.14 reads this attribute of _get_backend(device). Operations on host memory are then
+    # started one by one, as by older versions, and each has a Work of its own, for which torch's pipeline schedules
+    # wait. Operations on CUDA memory are a batch, because a rank that sends first and a rank that receives first could
+    # otherwise wait for each other in their streams.
+    supports_coalescing = False
     supports_splitting = False
     supports_shrinking = False
     supports_time_estimate = False
@@ -139,6 +158,9 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
         have ended, the group is aborted on all ranks, so that the receive ends with an error.
         """
         _alive.discard(self)
+        with self._lock:
+            self._destroyed = True
+        self._drop_handle()
         self._end()
         if self._any_source is not None:
             self._any_source.stop()
@@ -153,7 +175,15 @@ class ProcessGroupTutti(Transfers, dist.ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """Ends every call in progress with an error, on all ranks. Later calls fail as well. May be called from any
         thread."""
+        with self._lock:
+            self._cancelled = True
         self._abort()
+
+
+def _identity_of_world() -> str:
+    """The identity of the default group; empty if there is none yet, or if it is not a group of this backend."""
+    world = dist.distributed_c10d._get_default_group() if dist.is_initialized() else None
+    return world._identity if isinstance(world, ProcessGroupTutti) else ""
 
 
 def _at_exit() -> None:

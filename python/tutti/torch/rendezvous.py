@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import hashlib
 import ipaddress
 import os
 import socket
 import struct
+import time
+import uuid
 from datetime import timedelta
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
 from .. import _core
 from ..call import uniform_calls
-from ..errors import DeadlineError, Error
+from ..errors import DeadlineError, Error, MismatchError
 
 _LONGEST_MS = 2**31 - 1
+# Pauses between two looks for keys of other ranks.
+_FIRST_PAUSE_S = 5e-4
+_LONGEST_PAUSE_S = 0.1
+_LONGEST_FAREWELL = timedelta(seconds=5)
 
 
 @dataclasses.dataclass
@@ -204,19 +211,81 @@ def _config(words: str) -> Error:
     return ConfigError(words, code="configuration", scope="communicator")
 
 
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """Returns a short text for a list of ranks: "0-3,6" for [0, 1, 2, 3, 6]."""
+    parts: List[str] = []
+    first = last = -2
+    for rank in ranks:
+        if rank == last + 1:
+            last = rank
+            parts[-1] = f"{first}-{last}"
+        else:
+            first = last = rank
+            parts.append(str(rank))
+    return ",".join(parts)
+
+
+def listed_ranks(text: str) -> List[int]:
+    """The inverse of describe_ranks()."""
+    ends = [part.partition("-") for part in text.split(",")]
+    return [rank for first, _, last in ends for rank in range(int(first), int(last or first) + 1)]
+
+
 class GroupStore:
     """The keys of one process group in torch's store. Each group uses new keys, because a group may be created again in
-    the same store, and because torch gives groups of different sizes the same name."""
+    the same store, and because torch gives groups of different sizes the same name.
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
+    `global_ranks`: the ranks of the group in the default group. `world`: the identity of the default group; empty: it
+    is not a group of this backend, or this group is the default group. The constructor raises a MismatchError if
+    another rank has passed another list of ranks for the same group.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int] = (), world: str = ""
+    ):
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timedelta(milliseconds=milliseconds(timeout))
+        self._ranks = describe_ranks(global_ranks)
+        self._global_rank = global_ranks[rank] if global_ranks else rank
+        self._world = world
+        if world and size > 1:  # a rank that makes a group of its own waits for nobody
+            self._compare_ranks()
         # Each rank increments a counter when it begins the set-up of a group, and completes the set-up only after all
         # ranks have begun it. So the first `size` increments belong to the first group (round 0), the next `size` to
         # the second one, and so on.
         self._round = (store.add(self._joined(), 1) - 1) // size
+
+    def _compare_ranks(self) -> None:
+        """Compares this rank's list of the group's ranks with that of the first rank that has joined. If they differ,
+        the ranks with the other list are told, because they would wait for this rank. While the default group exists,
+        torch gives no two groups with different ranks the same keys."""
+        first = self._store.compare_set(f"tutti/{self._world}/ranks", "", self._ranks).decode()
+        if first != self._ranks:
+            self._store.set(self._other_ranks(), self._ranks)
+            raise self._mismatch(first)
+        if self._has([self._other_ranks()]):
+            raise self._mismatch(self._store.get(self._other_ranks()).decode())
+
+    def _other_ranks(self) -> str:
+        return f"tutti/{self._world}/other ranks"
+
+    def _mismatch(self, others: str) -> Error:
+        """Returns the error. Waits a moment for the ranks of both lists, because a program usually ends after this
+        error, and if this process has the store, the others could not read it any more."""
+        self._store.set(f"tutti/{self._world}/told/{self._global_rank}", "")
+        both = {*listed_ranks(self._ranks), *listed_ranks(others)}
+        told = [f"tutti/{self._world}/told/{rank}" for rank in both]
+        limit = time.monotonic() + min(self._timeout, _LONGEST_FAREWELL).total_seconds()
+        while not self._has(told) and time.monotonic() < limit:
+            time.sleep(0.05)
+        return MismatchError(
+            f"the ranks that make this group disagree on its ranks: this rank has passed {self._ranks}, another rank "
+            f"{others}: every rank must call new_group() with the same lists in the same order",
+            code="mismatch between ranks",
+            scope="communicator",
+        )
 
     def _joined(self) -> str:
         return f"tutti/{self._size}/joined"
@@ -235,23 +304,43 @@ class GroupStore:
     def publish(self, name: str, value: str) -> None:
         self._store.set(self._key(name), value)
 
-    def _has(self, key: str) -> bool:
+    def _has(self, keys: List[str]) -> bool:
+        """Whether the store has all these keys."""
         if hasattr(self._store, "check"):
-            return bool(self._store.check([key]))
+            return bool(self._store.check(keys))
         try:  # torch 1.13 has no check()
-            self._store.wait([key], timedelta(milliseconds=10))
+            self._store.wait(keys, timedelta(milliseconds=10))
         except RuntimeError:
             return False
         return True
 
+    def _wait_for_keys(self, keys: List[str]) -> None:
+        """Raises a RuntimeError if they are not there in time, and a MismatchError if another rank has passed other
+        ranks for this group."""
+        if not self._world:
+            return self._store.wait(keys, self._timeout)
+        # Polls two conditions: the keys, and the key by which another rank reports other ranks. wait() cannot do that,
+        # and it logs each timeout.
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        pause = _FIRST_PAUSE_S
+        while not self._has(keys):
+            if self._has([self._other_ranks()]):
+                raise self._mismatch(self._store.get(self._other_ranks()).decode())
+            if time.monotonic() >= deadline:
+                raise RuntimeError("timed out")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
     def wait_for(self, names: List[str]) -> List[str]:
         """Waits for the values of all names, and returns them in this order. Raises a DeadlineError with the names
-        whose values are missing."""
+        whose values are missing, and a MismatchError if a rank has passed other ranks for this group."""
         keys = [self._key(name) for name in names]
         try:
-            self._store.wait(keys, self._timeout)
+            self._wait_for_keys(keys)
+        except Error:
+            raise
         except RuntimeError as error:
-            missing = [name for name, key in zip(names, keys) if not self._has(key)]
+            missing = [name for name, key in zip(names, keys) if not self._has([key])]
             words = f"after {self._timeout.total_seconds():g} s the store lacks: {', '.join(missing)} ({error})"
             raise DeadlineError(words, code="timeout", scope="communicator") from error
         return [self._store.get(key).decode() for key in keys]
@@ -288,18 +377,37 @@ def _device(options: Options) -> Optional[int]:
     return local if local < torch.cuda.device_count() else torch.cuda.current_device()
 
 
-def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options) -> Any:
-    """Creates the communicator of a process group. Collective over the ranks that use the same store and prefix. Waits
-    for the other ranks at most about twice `timeout`: for their keys in the store, and in the set-up.
+def join(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    options: Options,
+    global_ranks: Sequence[int] = (),
+    world: str = "",
+) -> Tuple[Any, str]:
+    """Returns the communicator of a new process group, and the identity of the group, which is the same on all ranks
+    and of no other group. `global_ranks`, `world`: as for GroupStore. Collective over the ranks that use the same store
+    and prefix. Waits for the other ranks at most about twice `timeout`: for their keys in the store, and in the set-up.
 
-    Errors: those of tutti.Communicator(), and a DeadlineError that names the ranks that have not joined.
+    Errors: those of tutti.Communicator(), a DeadlineError that names the ranks that have not joined, and a
+    MismatchError with both lists if the ranks disagree on `global_ranks`.
     """
-    group_store = GroupStore(store, rank, size, timeout)
+    group_store = GroupStore(store, rank, size, timeout, global_ranks, world)
+    if size == 1:  # without a unique id, because its server would wait for ranks until the timeout
+        return connect(0, 1, None, milliseconds(timeout), options), uuid.uuid4().hex
     try:
         unique_id = _unique_id(group_store, rank, size, timeout, options)
-    except DeadlineError:
+    except (DeadlineError, MismatchError):
         group_store.leave()
         raise
+    identity = hashlib.sha256(unique_id).hexdigest()[:16]  # a hash, so that it does not reveal the secret
+    return connect(rank, size, unique_id, milliseconds(timeout), options), identity
+
+
+def connect(rank: int, size: int, unique_id: Optional[bytes], setup_timeout_ms: int, options: Options) -> Any:
+    """Creates a communicator with the options of a process group. Collective over the ranks that use the unique id."""
+    timeout_ms = milliseconds(options._timeout) if options._timeout is not None else setup_timeout_ms
     return _core.Communicator.create(
         rank=rank,
         size=size,
@@ -310,6 +418,14 @@ def join(store: Any, rank: int, size: int, timeout: timedelta, options: Options)
         encrypt=options.encrypt,
         uniform=uniform_calls(options.uniform),
         checksum=options.checksum,
-        setup_timeout_ms=milliseconds(timeout),
-        timeout_ms=milliseconds(timeout),
+        setup_timeout_ms=setup_timeout_ms,
+        timeout_ms=timeout_ms,
     )
+
+
+def outward_interface(store: Any, options: Options) -> str:
+    """Returns the interface or address on which this rank can listen for ranks on any machine; the loopback interface
+    if this machine has no other address; an empty text: as TUTTI_INTERFACE."""
+    if options.interface or os.environ.get("TUTTI_INTERFACE"):
+        return options.interface
+    return _outward_address(_store_host(store), []) or "lo"
