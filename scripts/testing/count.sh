@@ -92,10 +92,11 @@ build() {
   return 1
 }
 
-# check COMMAND...: makes one check. The output goes to a log; if the check fails, the end of the log is printed.
+# check COMMAND...: makes one check, which may take 900 s, or $check_limit seconds if this variable is set. The output
+# goes to a log; if the check fails, the end of the log is printed.
 check() {
   local log=build/check.log
-  if timeout 900 "$@" >"$log" 2>&1 </dev/null; then
+  if timeout "${check_limit:-900}" "$@" >"$log" 2>&1 </dev/null; then
     count_pass
   else
     count_fail "$*"

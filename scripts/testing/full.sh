@@ -5,8 +5,9 @@
 
 # NAME:BUDGET, with the budget in minutes. No part may take longer than 30 minutes.
 full_parts=(quick:25 left:30 ptx:30 gpu_bundle:20 long:30 sweeps_calls:30 sweeps_set_up:30 sweeps_gpu:30
-  reliability:30 torch_suite:30 rdma_long:20 asan_units:30 asan_processes:30 rdma_asan:20 tsan_calls:30
-  tsan_device:30 tsan_rest:20 fuzz_long:25 plans:15 matrix:30 nccl_judges:30 format:2 lint_library:30 lint_tests:30)
+  reliability:30 torch_suite:30 torch_versions:30 rdma_long:20 asan_units:30 asan_processes:30 rdma_asan:20
+  tsan_calls:30 tsan_device:30 tsan_rest:20 fuzz_long:25 plans:15 matrix:30 nccl_judges:30 format:2 lint_library:30
+  lint_tests:30)
 
 part_quick() {
   local part
@@ -55,6 +56,14 @@ part_sweeps_set_up() { build dev && run_ctest dev -j "$(waiting)" -R "$set_up_sw
 part_sweeps_gpu() { build dev && run_ctest dev -j "$(waiting)" -R '^Long\..*/Gpu[A-Za-z]*Sweep\.'; }
 part_reliability() { build dev && run_ctest dev -j "$(waiting)" -L long -R '^reliability'; }
 part_torch_suite() { build dev && build_python && run_ctest dev -R 'torch_suite'; }
+# The tests of the torch backend with a newer and with an older version of PyTorch than the quick run has.
+part_torch_versions() {
+  build dev && build_python || return 1
+  local version
+  for version in 2.14.1 debian; do
+    if check_limit=1800 check scripts/test-torch $version; then grep -E 'passed|^==' build/check.log; fi
+  done
+}
 # The RDMA tests that take minutes in a guest.
 part_rdma_long() { prepare_rdma && build dev tests_rdma && run_ctest dev -L rdma_long; }
 # The verbs transport with a real RDMA stack and the address sanitizer, which checks for leaks at the end of every
