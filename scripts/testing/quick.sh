@@ -3,7 +3,7 @@
 # SC2154 is disabled because count.sh sets some of the variables.
 
 # NAME:BUDGET, with the budget in minutes, in the order of the run.
-quick_parts=(build:8 units:3 processes:9 faults:1 python:3 train:2 gpu:1 rdma:2 asan:3 tsan:4 fuzz:3 house:2)
+quick_parts=(build:8 units:3 processes:9 faults:1 python:4 train:2 gpu:1 rdma:2 asan:3 tsan:4 fuzz:3 house:2)
 
 not_sanitized='tidy|install|python|rdma'  # rdma: with a sanitizer these tests take minutes in an emulated guest
 
