@@ -52,6 +52,7 @@ def run_machines(folder: str) -> int:
 def run_rank(folder: str) -> None:
     import torch
     import torch.distributed as dist
+    import tutti.torch  # noqa: F401 (torch 1.13 does not find the backend by its name)
 
     rank = int(os.environ.pop("RANK"))
 

@@ -7,6 +7,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import List
 
 import pytest
 
@@ -65,3 +66,25 @@ def test_lists_of_ranks_have_a_short_text() -> None:
     for ranks, text in (([0], "0"), ([0, 1, 2, 3, 6], "0-3,6"), ([3, 2, 1], "3,2,1"), ([1, 3, 4], "1,3-4")):
         assert rendezvous.describe_ranks(ranks) == text
         assert rendezvous.listed_ranks(text) == ranks
+
+
+class EndedStore:
+    """A store whose process ends as soon as this rank has reported that it knows both lists."""
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        return b"0,2"  # the list of the first rank
+
+    def set(self, key: str, value: str) -> None:
+        pass
+
+    def check(self, keys: List[str]) -> bool:
+        raise RuntimeError("connection reset by peer")
+
+
+def test_the_lists_are_named_even_if_the_store_ends() -> None:
+    from tutti.torch.rendezvous import GroupStore
+
+    def join() -> None:
+        GroupStore(EndedStore(), 0, 2, timedelta(seconds=TIMEOUT_S), [0, 1], "world")
+
+    torch_ranks.raises(RuntimeError, join, "disagree on its ranks", "0-1", "0,2")

@@ -25,8 +25,8 @@ SAYS_WHETHER_ASYNC = hasattr(c10d.AllreduceOptions(), "asyncOp")
 _KEPT = 0 if SAYS_WHETHER_ASYNC else 1024  # how many works KeptWorks keeps
 
 Tensors = List[torch.Tensor]
-_GRACE_S = 1.0  # when the group ends: seconds that receives without a message get before the group is aborted
-_DESTROYED = "this process group has been destroyed: make a new one"
+GRACE_S = 1.0  # when the group ends: seconds that receives without a message get before the group is aborted
+DESTROYED = "this process group has been destroyed: make a new one"
 
 
 class Batch:
@@ -91,13 +91,13 @@ class Base:
         """The group has no communicator until _use() is called."""
         self.communicator: Optional[Any] = None
         self._whole: Optional[Any] = None  # as self.communicator, but set until _end() has finished
-        self._refuse_calls(_DESTROYED)
+        self._refuse_calls(DESTROYED)
         self._rank = rank
         self._size = size
         self._first_timeout = timeout
         self._global_ranks = list(global_ranks)
-        # Converts an Error for torch. Not a method, because works store this function, and a bound method would keep
-        # the group alive.
+        # Converts an Error for torch. Not a bound method, because works store this function, and a bound
+        # method would keep the group alive.
         self._convert_error: Callable[[Error], Exception] = functools.partial(for_torch, global_ranks=self._global_ranks)
         self._timeout_ms = 0  # 0: the communicator's timeout
         self._done = DoneWork()
@@ -123,7 +123,7 @@ class Base:
         self._sequence = 0
         self._stream_errors = StreamErrors(communicator)
         self._whole = communicator
-        self._refusal = _DESTROYED
+        self._refusal = DESTROYED
         self._run = communicator.run
         self.communicator = communicator
 
@@ -139,7 +139,7 @@ class Base:
     def _refuse_calls(self, reason: str) -> None:
         """Sets the error of calls while there is no communicator."""
         self._refusal = reason
-        # Not a method, because the group would refer to itself, and would live until the next garbage collection.
+        # Not a bound method, because the group would refer to itself, and would live until the next garbage collection.
         self._run: Callable[..., None] = functools.partial(_refuse, reason)
 
     def _timeout_of(self, opts: Any) -> int:
@@ -415,7 +415,7 @@ class Base:
 
     def _wait_or_abort(self, patience_s: Optional[float]) -> None:
         """Waits at most `patience_s` seconds for the works in progress (None: without a limit). After the others have
-        ended, waits at most _GRACE_S seconds for the works that may never end (see _unfinished()). If some works have
+        ended, waits at most GRACE_S seconds for the works that may never end (see _unfinished()). If some works have
         not ended then, aborts the group."""
         limit = float("inf") if patience_s is None else time.monotonic() + patience_s
         pause = 1e-4
@@ -423,7 +423,7 @@ class Base:
             time.sleep(pause)
             pause = min(2 * pause, 5e-3)
         self._end_self_messages()  # they would not end by themselves, because only this rank could complete them
-        limit = min(limit, time.monotonic() + _GRACE_S)
+        limit = min(limit, time.monotonic() + GRACE_S)
         while self._unfinished(True):
             if time.monotonic() >= limit:
                 self._abort()

@@ -63,16 +63,16 @@ def to_send(tensor: torch.Tensor, call: str) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
-def to_receive(tensor: torch.Tensor, call: str) -> Tuple[torch.Tensor, Optional[Finish]]:
+def to_receive(tensor: torch.Tensor, call: str, in_place: bool = False) -> Tuple[torch.Tensor, Optional[Finish]]:
     """Returns the buffer for the result of a call, and the function to run after the call. The buffer is the tensor
-    itself, and the function None, if is_whole() is true. Otherwise the buffer is a contiguous copy with the tensor's
-    values, and the function copies the buffer to the tensor. Raises InvalidArgumentError if the tensor cannot be
-    written to."""
+    itself, and the function None, if is_whole() is true. Otherwise the buffer is contiguous memory of its own, and the
+    function copies the buffer to the tensor. If `in_place` is true, the tensor is also the input of the call, so the
+    buffer gets its values. Raises InvalidArgumentError if the tensor cannot be written to."""
     if is_whole(tensor):
         return tensor, None
     if not has_values(tensor) or _has_elements_in_common(tensor):
         raise explain(tensor, call)
-    buffer = tensor.detach().contiguous()
+    buffer = tensor.detach().contiguous() if in_place else tensor.new_empty(tensor.shape)
     return buffer, lambda: copy(tensor, buffer)
 
 
@@ -124,31 +124,20 @@ class Row:
         self.address = 0
         self.displacements: Optional[List[int]] = None
 
-    def is_contiguous_row(self) -> bool:
-        """Whether each tensor starts at the end of the previous one; empty tensors are ignored. Sets `address` to the
-        start of the first tensor that is not empty."""
-        start: Optional[int] = None
-        for tensor in self.tensors:
-            if tensor.numel() == 0:
-                continue
-            if start is not None and tensor.data_ptr() != start:
-                return False
-            if start is None:
-                self.address = tensor.data_ptr()
-            start = tensor.data_ptr() + bytes_of(tensor)
-        return True
+    def use_tensors(self, unit: int) -> None:
+        """Uses the tensors themselves as the buffer. The lowest address of a tensor that is not empty becomes
+        `address`. The distances from it become the displacements, unless each tensor starts at the end of the previous
+        one. `unit`: bytes of an element of Tutti's type."""
+        filled = [(tensor.data_ptr(), bytes_of(tensor)) for tensor in self.tensors if tensor.numel()]
+        self.address = min((start for start, _ in filled), default=0)
+        if any(start + size != after for (start, size), (after, _) in zip(filled, filled[1:])):
+            places = [tensor.data_ptr() for tensor in self.tensors]
+            self.displacements = [(p - self.address) // unit if n else 0 for p, n in zip(places, self.counts)]
 
     def can_be_used(self, writes: bool) -> bool:
         """Whether a call can use the tensors themselves as its input, or if `writes` is true, as its output. All must
         be contiguous, and those of an output must not overlap."""
         return all(tensor.is_contiguous() for tensor in self.tensors) and not (writes and not is_disjoint(self.tensors))
-
-    def spread(self, unit: int) -> None:
-        """Uses the tensors themselves as the buffer: the lowest address of a tensor becomes `address`, and the
-        distances from it the displacements. `unit`: bytes of an element of Tutti's type."""
-        places = [tensor.data_ptr() for tensor in self.tensors]
-        self.address = min((p for p, count in zip(places, self.counts) if count), default=0)
-        self.displacements = [(p - self.address) // unit if n else 0 for p, n in zip(places, self.counts)]
 
     def extent(self) -> Tuple[int, int]:
         """Returns the address of the first byte of all tensors, and the address after the last byte; (0, 0) if all are

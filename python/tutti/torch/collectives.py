@@ -11,8 +11,8 @@ from torch._C import _distributed_c10d as c10d  # in older releases, torch.distr
 
 from ..errors import Error
 from .base import SAYS_WHETHER_ASYNC, Base, Tensors
-from .buffers import Finish, bytes_of, check, check_apart, check_written, copy, extent, is_disjoint, is_sparse, is_whole
-from .buffers import overlap, to_receive, to_send
+from .buffers import Finish, bytes_of, check, check_apart, check_written, copy, explain, extent, has_values, is_disjoint
+from .buffers import is_sparse, is_whole, overlap, to_receive, to_send
 from .errors import invalid, unsupported
 from .events import profiling, recorded
 from .sparse import all_reduce_sparse
@@ -57,7 +57,7 @@ class Collectives(Base):
         if not is_whole(tensor):
             if self._open_batch() is None and is_sparse(tensor):
                 return all_reduce_sparse(self, tensor, opts)
-            return self._all_reduce_in(*to_receive(tensor, "all_reduce"), tensors, opts)
+            return self._all_reduce_in(*to_receive(tensor, "all_reduce", in_place=True), tensors, opts)
         if SAYS_WHETHER_ASYNC and not opts.asyncOp and not self._batches and tensor.is_cpu:
             if profiling():
                 return recorded(ALL_REDUCE, lambda: self._all_reduce_now(tensor, opts))
@@ -116,10 +116,13 @@ class Collectives(Base):
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         opts = options_of(c10d.AllreduceCoalescedOptions, opts, None) if opts is None else opts
-        buffers = [to_receive(tensor, "all_reduce_coalesced") for tensor in some(tensors, "all_reduce_coalesced")]
-        if not is_disjoint(tensors):
-            # As with gloo, each tensor is reduced with the values that it has now. They are stored in this order.
-            buffers = [_copy_of(tensor) for tensor in tensors]
+        for tensor in some(tensors, "all_reduce_coalesced"):
+            if not has_values(tensor):
+                raise explain(tensor, "all_reduce_coalesced")
+        # As with gloo, each tensor is reduced with the values that it has now, even if tensors overlap. The results are
+        # stored in the order of the list.
+        buffer_of = _in_place if is_disjoint(tensors) else _copy_of
+        buffers = [buffer_of(tensor) for tensor in tensors]
 
         def add() -> None:
             for tensor, (buffer, finish) in zip(tensors, buffers):
@@ -171,7 +174,10 @@ class Collectives(Base):
         if len(tensors) != 1:
             raise invalid(f"reduce takes one tensor, not {len(tensors)}")
         is_root = opts.rootRank == self._rank
-        buffer, finish = to_receive(tensors[0], "reduce") if is_root else (to_send(tensors[0], "reduce"), None)
+        if is_root:
+            buffer, finish = to_receive(tensors[0], "reduce", in_place=True)
+        else:
+            buffer, finish = to_send(tensors[0], "reduce"), None
         dtype, multiplier, op, reduction, scale = self._reduction(opts, buffer.dtype)
         address = buffer.data_ptr()
         target = address if is_root else 0
@@ -344,8 +350,16 @@ def check_alike(tensors: Tensors, call: str) -> None:
             raise invalid(f"{call} of several tensors takes equal shapes, not {shapes}")
 
 
-def _copy_of(tensor: torch.Tensor) -> Tuple[torch.Tensor, Finish]:
-    buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
+def _in_place(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[Finish]]:
+    return to_receive(tensor, "all_reduce_coalesced", in_place=True)
+
+
+def _copy_of(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[Finish]]:
+    """Like _in_place(), but the buffer is always a copy."""
+    buffer, finish = _in_place(tensor)
+    if finish is not None:
+        return buffer, finish
+    buffer = tensor.detach().clone()
     return buffer, lambda: copy(tensor, buffer)
 
 

@@ -121,11 +121,11 @@ class Lists(Collectives):
         """Chooses the buffer of the row. `clear`: the tensors do not overlap the other buffer of the call. `fill`: the
         row is the input of the call, otherwise its output. The buffer is the tensors themselves if they are clear and
         contiguous and, for an output, do not overlap each other. Otherwise it is a flat copy. `unit`: as in
-        Row.spread()."""
+        Row.use_tensors()."""
         if not clear or not row.can_be_used(not fill):
             row.flatten(fill)
-        elif not row.is_contiguous_row():
-            row.spread(unit)
+        else:
+            row.use_tensors(unit)
 
     def allgather_coalesced(self, outputs: List[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         opts = options_of(c10d.AllgatherOptions, opts, None)

@@ -154,7 +154,7 @@ class ProcessGroupTutti(Reconfigurable, dist.ProcessGroup):  # type: ignore[misc
     def shutdown(self) -> None:
         """Waits for the calls in progress, then leaves the group. destroy_process_group() calls this function.
 
-        Local call, with one exception: if a receive gets no message within _GRACE_S (base.py) after all other calls
+        Local call, with one exception: if a receive gets no message within GRACE_S (base.py) after all other calls
         have ended, the group is aborted on all ranks, so that the receive ends with an error.
         """
         _alive.discard(self)
@@ -188,7 +188,7 @@ def _identity_of_world() -> str:
 
 def _at_exit() -> None:
     """Waits at most _LAST_WAIT_S seconds for the calls in progress of all groups, and a shorter time for receives that
-    are the only ones left (_GRACE_S in base.py). Then aborts each group whose calls have not ended, because their
+    are the only ones left (GRACE_S in base.py). Then aborts each group whose calls have not ended, because their
     threads must not return to an interpreter that has ended."""
     deadline = time.monotonic() + _LAST_WAIT_S
     for group in list(_alive):

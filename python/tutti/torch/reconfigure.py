@@ -20,7 +20,7 @@ from torch.futures import Future
 
 from .. import _core
 from ..errors import AbortedError, DeadlineError, Error, MismatchError
-from .base import _DESTROYED, _GRACE_S
+from .base import DESTROYED, GRACE_S
 from .errors import invalid
 from .rendezvous import milliseconds
 from .tables import ALL_REDUCE, INT64
@@ -119,7 +119,7 @@ class Reconfigurable(Transfers):
         has the handles can join. It stays the same until this rank was rank 0 of a reconfiguration, or until it is half
         a day old. The other ranks can use it for a day after it was made."""
         if self._destroyed:
-            raise invalid(_DESTROYED)
+            raise invalid(DESTROYED)
         if self._handle.is_fresh():
             return self._handle.text
         interface = self._interface()
@@ -154,7 +154,7 @@ class Reconfigurable(Transfers):
         if opts.uuid in self._used:
             raise invalid(f"uuid {opts.uuid} was already used for a reconfiguration of this group: take a new one")
         if self._destroyed:
-            raise invalid(_DESTROYED)
+            raise invalid(DESTROYED)
         mine = self._handle.text
         if not mine or mine not in handles:
             raise invalid("this rank's handle is not among the handles: take those of get_reconfigure_handle()")
@@ -187,7 +187,7 @@ class Reconfigurable(Transfers):
                 with contextlib.suppress(Error):
                     communicator.finalize()
             again = "the reconfiguration of this process group has failed: call reconfigure() again"
-            self._refuse_calls(_DESTROYED if self._destroyed else again)
+            self._refuse_calls(DESTROYED if self._destroyed else again)
             raise (self._convert_error(error) if isinstance(error, Error) else error) from None
         finally:
             self._reconfiguring.release()
@@ -197,7 +197,7 @@ class Reconfigurable(Transfers):
         entered them, too. Then they are aborted."""
         if self._unfinished(True):
             self._abort()
-        timer = threading.Timer(_GRACE_S, self._abort)  # for blocking calls of other threads
+        timer = threading.Timer(GRACE_S, self._abort)  # for blocking calls of other threads
         timer.start()
         try:
             self._end()

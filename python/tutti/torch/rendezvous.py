@@ -235,13 +235,19 @@ class GroupStore:
     """The keys of one process group in torch's store. Each group uses new keys, because a group may be created again in
     the same store, and because torch gives groups of different sizes the same name.
 
-    `global_ranks`: the ranks of the group in the default group. `world`: the identity of the default group; empty: it
-    is not a group of this backend, or this group is the default group. The constructor raises a MismatchError if
-    another rank has passed another list of ranks for the same group.
+    `global_ranks`: the ranks of the group in the default group. `world_identity`: the identity of the default group;
+    empty: it is not a group of this backend, or this group is the default group. The constructor raises a MismatchError
+    if another rank has passed another list of ranks for the same group.
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int] = (), world: str = ""
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        global_ranks: Sequence[int] = (),
+        world_identity: str = "",
     ):
         self._store = store
         self._rank = rank
@@ -249,8 +255,8 @@ class GroupStore:
         self._timeout = timedelta(milliseconds=milliseconds(timeout))
         self._ranks = describe_ranks(global_ranks)
         self._global_rank = global_ranks[rank] if global_ranks else rank
-        self._world = world
-        if world and size > 1:  # a rank that makes a group of its own waits for nobody
+        self._world_identity = world_identity
+        if world_identity and size > 1:  # a rank that makes a group of its own waits for nobody
             self._compare_ranks()
         # Each rank increments a counter when it begins the set-up of a group, and completes the set-up only after all
         # ranks have begun it. So the first `size` increments belong to the first group (round 0), the next `size` to
@@ -261,7 +267,7 @@ class GroupStore:
         """Compares this rank's list of the group's ranks with that of the first rank that has joined. If they differ,
         the ranks with the other list are told, because they would wait for this rank. While the default group exists,
         torch gives no two groups with different ranks the same keys."""
-        first = self._store.compare_set(f"tutti/{self._world}/ranks", "", self._ranks).decode()
+        first = self._store.compare_set(f"tutti/{self._world_identity}/ranks", "", self._ranks).decode()
         if first != self._ranks:
             self._store.set(self._other_ranks(), self._ranks)
             raise self._mismatch(first)
@@ -269,17 +275,20 @@ class GroupStore:
             raise self._mismatch(self._store.get(self._other_ranks()).decode())
 
     def _other_ranks(self) -> str:
-        return f"tutti/{self._world}/other ranks"
+        return f"tutti/{self._world_identity}/other ranks"
 
     def _mismatch(self, others: str) -> Error:
         """Returns the error. Waits a moment for the ranks of both lists, because a program usually ends after this
         error, and if this process has the store, the others could not read it any more."""
-        self._store.set(f"tutti/{self._world}/told/{self._global_rank}", "")
+        self._store.set(f"tutti/{self._world_identity}/told/{self._global_rank}", "")
         both = {*listed_ranks(self._ranks), *listed_ranks(others)}
-        told = [f"tutti/{self._world}/told/{rank}" for rank in both]
+        told = [f"tutti/{self._world_identity}/told/{rank}" for rank in both]
         limit = time.monotonic() + min(self._timeout, _LONGEST_FAREWELL).total_seconds()
-        while not self._has(told) and time.monotonic() < limit:
-            time.sleep(0.05)
+        try:
+            while not self._has(told) and time.monotonic() < limit:
+                time.sleep(0.05)
+        except RuntimeError:
+            pass  # the process with the store has ended, so all ranks had told it that they know
         return MismatchError(
             f"the ranks that make this group disagree on its ranks: this rank has passed {self._ranks}, another rank "
             f"{others}: every rank must call new_group() with the same lists in the same order",
@@ -317,7 +326,7 @@ class GroupStore:
     def _wait_for_keys(self, keys: List[str]) -> None:
         """Raises a RuntimeError if they are not there in time, and a MismatchError if another rank has passed other
         ranks for this group."""
-        if not self._world:
+        if not self._world_identity:
             return self._store.wait(keys, self._timeout)
         # Polls two conditions: the keys, and the key by which another rank reports other ranks. wait() cannot do that,
         # and it logs each timeout.
@@ -384,16 +393,17 @@ def join(
     timeout: timedelta,
     options: Options,
     global_ranks: Sequence[int] = (),
-    world: str = "",
+    world_identity: str = "",
 ) -> Tuple[Any, str]:
     """Returns the communicator of a new process group, and the identity of the group, which is the same on all ranks
-    and of no other group. `global_ranks`, `world`: as for GroupStore. Collective over the ranks that use the same store
-    and prefix. Waits for the other ranks at most about twice `timeout`: for their keys in the store, and in the set-up.
+    and of no other group. `global_ranks`, `world_identity`: as for GroupStore. Collective over the ranks that use the
+    same store and prefix. Waits for the other ranks at most about twice `timeout`: for their keys in the store, and in
+    the set-up.
 
     Errors: those of tutti.Communicator(), a DeadlineError that names the ranks that have not joined, and a
     MismatchError with both lists if the ranks disagree on `global_ranks`.
     """
-    group_store = GroupStore(store, rank, size, timeout, global_ranks, world)
+    group_store = GroupStore(store, rank, size, timeout, global_ranks, world_identity)
     if size == 1:  # without a unique id, because its server would wait for ranks until the timeout
         return connect(0, 1, None, milliseconds(timeout), options), uuid.uuid4().hex
     try:
