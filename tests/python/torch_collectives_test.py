@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
 import pytest
 
@@ -14,32 +14,17 @@ import torch.distributed as dist  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
+from torch_ranks import same, set_up, tear_down  # noqa: E402, F401
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 OTHERS = [torch.bool, torch.complex64, torch.complex128]
 
 
-def set_up(rank: int, size: int, folder: str) -> None:
-    import tutti.torch  # noqa: F401
-
-    store = torch_ranks.store(folder, size)
-    dist.init_process_group("tutti", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-
-
-def tear_down(rank: int, size: int) -> None:
-    dist.destroy_process_group()
-
-
 def values(rank: int, dtype: Any, count: int = 7) -> Any:
     """Small whole numbers, so that every order of addition gives the same sum."""
     numbers = torch.tensor([(rank * 3 + i) % 4 + 1 for i in range(count)])
     return numbers % 2 == 0 if dtype is torch.bool else numbers.to(dtype)
-
-
-def same(one: Any, other: Any) -> None:
-    assert one.dtype == other.dtype and one.shape == other.shape, f"{one} {other}"
-    assert torch.equal(one, other), f"{one} is not {other}"
 
 
 def reduced(op: Any, tensors: List[Any]) -> Any:
@@ -480,12 +465,9 @@ def check_empty(rank: int, size: int) -> None:
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])
-_said: Dict[int, Dict[str, List[str]]] = {}
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_collective(size: int, name: str) -> None:
-    if size not in _said:
-        _said[size] = torch_ranks.results(size, __file__, CHECKS)
-    torch_ranks.expect_ok(_said[size][name])
+    torch_ranks.expect(size, __file__, CHECKS, name)

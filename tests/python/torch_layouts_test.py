@@ -4,9 +4,8 @@ those of gloo; where gloo refuses or gives wrong values, those of the same call 
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
 import pytest
 
@@ -15,22 +14,7 @@ import torch.distributed as dist  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
-
-
-def set_up(rank: int, size: int, folder: str) -> None:
-    import tutti.torch  # noqa: F401
-
-    store = torch_ranks.store(folder, size)
-    dist.init_process_group("tutti", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-
-
-def tear_down(rank: int, size: int) -> None:
-    dist.destroy_process_group()
-
-
-def same(one: Any, other: Any) -> None:
-    assert one.dtype == other.dtype and one.shape == other.shape, f"{one} {other}"
-    assert torch.equal(one, other), f"{one} is not {other}"
+from torch_ranks import same, set_up, tear_down  # noqa: E402, F401
 
 
 def group() -> Any:
@@ -262,12 +246,9 @@ def check_several_tensors(rank: int, size: int) -> None:
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])
-_said: Dict[int, Dict[str, List[str]]] = {}
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("size", [2, 3])
 def test_layouts(size: int, name: str) -> None:
-    if size not in _said:
-        _said[size] = torch_ranks.results(size, __file__, CHECKS)
-    torch_ranks.expect_ok(_said[size][name])
+    torch_ranks.expect(size, __file__, CHECKS, name)

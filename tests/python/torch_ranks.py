@@ -2,7 +2,8 @@
 
 A test file contains checks: functions with the name check_*(rank, size), which every rank calls in the order of the
 file. Each rank is a process that runs this file. All checks of a test file share one start of the ranks, because
-importing torch takes long.
+importing torch takes long. A file whose ranks need nothing else than a default group of the backend "tutti" imports
+set_up() and tear_down() from here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import traceback
 import unittest
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
@@ -79,6 +81,40 @@ def read(path: str) -> Dict[str, str]:
 
 def checks_of(module: Any) -> List[str]:
     return [name for name in vars(module) if name.startswith("check_")]
+
+
+_results: Dict[Any, Dict[str, List[str]]] = {}  # of each file and number of ranks
+
+
+def expect(size: int, file: str, names: List[str], name: str, extra: Optional[Dict[str, str]] = None) -> None:
+    """Expects that the check `name` of the file passes on `size` ranks. The first call for a file and a number of ranks
+    runs all its checks, `names`."""
+    if (file, size) not in _results:
+        _results[file, size] = results(size, file, names, extra)
+    expect_ok(_results[file, size][name])
+
+
+def set_up(rank: int, size: int, folder: str) -> None:
+    """Creates the default group."""
+    import torch.distributed as dist
+    import tutti.torch  # noqa: F401
+
+    dist.init_process_group(
+        "tutti", store=store(folder, size), rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    )
+
+
+def tear_down(rank: int, size: int) -> None:
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def same(one: Any, other: Any) -> None:
+    import torch
+
+    assert one.dtype == other.dtype and one.shape == other.shape, f"{one} {other}"
+    assert torch.equal(one, other), f"{one} is not {other}"
 
 
 def expect_ok(said: List[str]) -> None:

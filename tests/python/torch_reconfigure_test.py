@@ -11,7 +11,7 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 import pytest
 
@@ -21,20 +21,10 @@ import torch.distributed as dist  # noqa: E402
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))  # for the ranks; pytest has it from conftest.py
 import torch_ranks  # noqa: E402
+from torch_ranks import set_up, tear_down  # noqa: E402, F401
 from patience import PATIENCE_S  # noqa: E402
 
 LIMIT = timedelta(seconds=PATIENCE_S)
-
-
-def set_up(rank: int, size: int, folder: str) -> None:
-    import tutti.torch  # noqa: F401
-
-    store = torch_ranks.store(folder, size)
-    dist.init_process_group("tutti", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-
-
-def tear_down(rank: int, size: int) -> None:
-    dist.destroy_process_group()
 
 
 def unconnected(rank: int, size: int) -> Any:
@@ -247,15 +237,12 @@ if hasattr(dist, "_reconfigure"):
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])
-_said: Dict[int, Dict[str, List[str]]] = {}
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("size", [2, 4])
 def test_reconfigure(size: int, name: str) -> None:
-    if size not in _said:
-        _said[size] = torch_ranks.results(size, __file__, CHECKS)
-    torch_ranks.expect_ok(_said[size][name])
+    torch_ranks.expect(size, __file__, CHECKS, name)
 
 
 # Each rank adds up numbers. Rank 2 is killed. The others go on without it, and a new process takes its place.

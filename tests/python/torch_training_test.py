@@ -9,7 +9,7 @@ import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, List
 
 import pytest
 
@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import torch_ranks  # noqa: E402
+from torch_ranks import tear_down  # noqa: E402, F401
 
 STEPS = 3
 _gloo: Any = None
@@ -33,10 +34,6 @@ def set_up(rank: int, size: int, folder: str) -> None:
     store = torch_ranks.store(folder, size)
     dist.init_process_group("tutti", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     _gloo = dist.new_group(backend="gloo")
-
-
-def tear_down(rank: int, size: int) -> None:
-    dist.destroy_process_group()
 
 
 def groups() -> List[Any]:
@@ -424,12 +421,9 @@ def check_profiler_events_end_with_the_call(rank: int, size: int) -> None:
 
 
 CHECKS = torch_ranks.checks_of(sys.modules[__name__])
-_said: Dict[int, Dict[str, List[str]]] = {}
 
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("size", [2, 3])
 def test_training(size: int, name: str) -> None:
-    if size not in _said:
-        _said[size] = torch_ranks.results(size, __file__, CHECKS, {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
-    torch_ranks.expect_ok(_said[size][name])
+    torch_ranks.expect(size, __file__, CHECKS, name, {"TORCHINDUCTOR_COMPILE_THREADS": "1"})
