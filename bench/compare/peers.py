@@ -26,7 +26,7 @@ LAUNCHERS = {
 MAKERS = ("tutti", *LAUNCHERS, "gloo")
 # Libraries that keep the core while they wait, with the settings of launch(). On busy cores, a call takes them many time
 # slices. Intel MPI has a setting with which it gives up the core (I_MPI_THREAD_YIELD); how fast it is then was not
-# measured. Whether MPICH has one was not looked for.
+# measured. We did not look for such a setting of MPICH.
 SPINNING = ("mpich", "mpich5", "impi")
 # Port of Tutti's rendezvous server in a network namespace of with_machines.sh, in which no other program uses the port.
 TUTTI_PORT = 29477

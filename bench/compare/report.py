@@ -63,7 +63,8 @@ _BUSY = """\
 The ranks share the cores with busy loops, or may use only a part of the processor time (a cgroup's quota: so much of
 all cores, granted anew every 100 ms). The loops are in one other session, unless the title says otherwise: with
 kernel.sched_autogroup_enabled = 1, the default, Linux divides the time of a core among sessions first. No rank is
-pinned. The times are those of calls back to back on the slowest rank. Open MPI yields while it waits. Libraries that keep the core while they wait are left out."""
+pinned. The times are those of calls back to back on the slowest rank. Open MPI yields while it waits. Libraries that
+keep the core while they wait are left out."""
 
 _WAITING = """\
 Processor time, user and system, of a process (all its threads), in percent of the elapsed time. Waiting: in an

@@ -103,8 +103,9 @@ class CoreScheduler {
 //
 // After several long waits the numbers would otherwise stay too low for short waits to succeed. So now and then a wait
 // probes: it spins and yields up to the full limits. If a probe fails, the next one follows after twice as many waits,
-// up to a maximum. While the core is lost, a probe consists of several waits, because a yield that gives the core to
-// another rank is short even then. The first long yield ends the probe.
+// up to a maximum. While the core is lost, a probe consists of several waits. One short yield would not show that the
+// core is back, because the yield may have given the core to another rank, which soon yields, too. The first long yield
+// ends the probe.
 class AdaptiveWaiter final : public Waiter {
  public:
   explicit AdaptiveWaiter(WaitLimits limits);

@@ -279,7 +279,7 @@ TEST(TimeSlice, ThreadsOfThePolicySchedBatchHaveOne) {
   }));
 }
 
-// The flag that keeps children from inheriting the slice would also reset their nice value.
+// The flag that keeps children from inheriting the slice would also reset their nice value to 0.
 TEST(TimeSlice, OfAThreadWithANegativeNiceValueStaysAsItIs) {
   EXPECT_TRUE(holds_in_child([] {
     if (setpriority(PRIO_PROCESS, 0, -5) != 0) return errno == EACCES;  // without CAP_SYS_NICE there are none

@@ -359,7 +359,7 @@ Communicators ranks_with_waiters(std::array<std::unique_ptr<Waiter>, 2> waiters)
   return ranks;
 }
 
-// Makes short calls. Rank 1 enters each of them when rank 0 has fallen asleep in it.
+// Rank 0 and rank 1 make short calls. Rank 1 enters each of them when rank 0 has fallen asleep in it.
 void calls_with_late_peer(Communicators& ranks, int calls) {
   std::atomic<pid_t> waiting = 0;  // the thread of rank 0
   std::atomic<int> begun = 0;      // calls that rank 0 has begun
